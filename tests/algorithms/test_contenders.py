@@ -113,6 +113,16 @@ def test_scaffnew(setting: Setting) -> None:
     assert difference(laconic.scaffnew(), contenders.scaffnew(problem, 1 / 4), setting) < TINY
 
 
+@pytest.mark.parametrize("setting", [SETTING, EVERYBODY], ids=["some", "all"])
+def test_compressed_scaffnew(setting: Setting) -> None:
+    oracle = contenders.scaffnew(drawn_steps(setting), 1 / 4, quantize())
+    algorithm = laconic.scaffnew(compressor="uniform:4@layer", memory=False)
+    assert difference(algorithm, oracle, setting) < TINY
+    assert difference(algorithm.replace(tracker_rate=0.5), oracle, setting) > 1e-4
+    for trackers in oracle.trackers:
+        assert np.abs(sum(trackers.values())).max() < TINY
+
+
 @pytest.mark.parametrize(
     "setting", [SETTING, Setting(rounds=10, local_steps=None, local_epochs=2)], ids=["steps", "epochs"]
 )

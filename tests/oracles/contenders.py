@@ -173,7 +173,7 @@ def controlled_averaging(
     return history
 
 
-def scaffnew(problem: Problem, p: float) -> History:
+def scaffnew(problem: Problem, p: float, compress: Compress | None = None) -> History:
     """Scaffnew (Mishchenko et al., ICML 2022, Algorithm 2), iteration by iteration.
 
     Checked against a public reproduction (github.com/Glebzok/ProxSkip): a geometric number of steps, the same for all.
@@ -181,6 +181,9 @@ def scaffnew(problem: Problem, p: float) -> History:
     x^_i = x_i - gamma (g_i(x_i) - h_i); with probability p x_i = mean of all x^_i, otherwise x_i = x^_i;
     h_i += (p / gamma) (x_i - x^_i). A coin that comes up after K tosses is a round of K batches: the oracle is given the
     rounds. In the paper everybody takes part; here the mean is over the participants, and the others keep h_i.
+
+    With a compressor, x^_i counts as what the server decodes, x + C(x^_i - x), x the last mean. CompressedScaffnew (Condat,
+    Agarsky and Richtarik 2022) instead averages entries over those clients that a mask shared by all lets send them.
     """
     history = History()
     gamma = problem.local_rate
@@ -196,6 +199,8 @@ def scaffnew(problem: Problem, p: float) -> History:
             x_hat = {}
             for i in everybody:
                 x_hat[i] = x[i] - gamma * (problem.gradient(i, x[i], problem.batches[t][i][k]) - h[i])
+                if heads and compress is not None:
+                    x_hat[i] = center + compress(t, i, x_hat[i] - center)
             for i in everybody:
                 x[i] = np.mean([x_hat[j] for j in everybody], axis=0) if heads else x_hat[i]
                 h[i] = h[i] + (p / gamma) * (x[i] - x_hat[i])
