@@ -1,6 +1,6 @@
 """Measures the constants that the papers assume of a compressor, during training.
 
-u_i is the update of client i, m_i its error memory, x_i = u_i + m_i the compressor's input, and y_i the decoded update.
+u_i is the update of client i, e_i its error memory, x_i = u_i + e_i the compressor's input, and y_i the decoded update.
 Means are over the round's participants:
 
     q_C   = ||C(mean x) - mean x|| / ||mean x||          Fed-EF (Li and Li 2023), Definition 3.1

@@ -226,7 +226,7 @@ def test_one_algorithm_is_shown_in_detail(forked) -> None:
     assert done.code == 0, done.stderr
     for text in (
         "Wang et al., ICML 2022, Algorithm 2.",
-        "uplink compressed C(u), for unbiased compressors (FedCOM, FedPAQ); with memory C(u + m), error feedback.",
+        "uplink compressed C(u), for unbiased compressors (FedCOM, FedPAQ); with memory C(u + e), error feedback.",
         "method.local_lr 0.05 --local-lr",
         "uplink.compressor top_k:1/64 --compressor",
         "uplink.granularity model --granularity",

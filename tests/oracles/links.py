@@ -57,9 +57,9 @@ class Plain(Uplink):
 
 
 class ErrorFeedback(Uplink):
-    """x = u + m; send C(x); m = x - arrived (Fed-EF, Algorithm 1, lines 11 and 12; FedCAMS, Algorithm 2).
+    """x = u + e; send C(x); e = x - arrived (Fed-EF, Algorithm 1, lines 11 and 12; FedCAMS, Algorithm 2).
 
-    With restart_after = S, m = 0 when it was last updated more than S rounds ago (Fed-EF, section 5), from
+    With restart_after = S, e = 0 when it was last updated more than S rounds ago (Fed-EF, section 5), from
     round restart_from on; rounds count from 0. `discarded` adds up what was thrown away.
     """
 

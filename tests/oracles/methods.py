@@ -32,8 +32,8 @@ def gradient_tracking(
 ) -> History:
     """FedGATE and FedCOMGATE (Haddadpour et al. 2021, Algorithms 3 and 4), update = end - start.
 
-    memory None: q_i = C(u_i). "standard": q_i = C(u_i + m_i), m_i = u_i + m_i - q_i. "global" (their code):
-    m_i = u_i + m_i - q with q the mean that came back. Participants: T_i += tracker_rate ((q - q_i) / a) / K.
+    memory None: q_i = C(u_i). "standard": q_i = C(u_i + e_i), e_i = u_i + e_i - q_i. "global" (their code):
+    e_i = u_i + e_i - q with q the mean that came back. Participants: T_i += tracker_rate ((q - q_i) / a) / K.
     """
     compress = compress or fixed(dense)
     optimizer = optimizer or SGD()

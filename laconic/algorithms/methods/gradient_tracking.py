@@ -131,7 +131,7 @@ class GradientTracking(LocalMethod):
         decoded[MODEL].add_to(tracker, -unit)
         state |= {"tracker": tracker, "unit": torch.tensor(unit, dtype=torch.float64)}
         if self.memory != "standard":
-            # The uplink keeps u + m - q_i; the correction makes u + m - q of it, or with eq. (9) u / N + m - q.
+            # The uplink keeps u + e - q_i; the correction makes u + e - q of it, or with eq. (9) u / N + e - q.
             correction = cohort.zeros()
             decoded[MODEL].add_to(correction, 1.0)
             if self.memory == "printed":
