@@ -54,6 +54,12 @@ def check_noise(
         if sensitivity == STATEFUL and fixed_number:
             reason = "clients remember when they took part, so a fixed number of participants tells who else did"
             raise ConfigError(f"{setting} and sampling = '{sampling}': {reason}; use sampling = 'poisson'")
+    if algorithm.optimizer.needs_path and algorithm.method.parameters().get("local_epochs") is not None:
+        reason = "the step would depend on the clients' numbers of examples, which the noise does not hide"
+        raise ConfigError(
+            f"defense.noise = {defenses.noise:g}: optimizer.noise_limit is not possible with method.local_epochs: "
+            f"{reason}; use local_steps"
+        )
 
 
 def _violations(defenses: Defenses, sampling: AnySampling, weighting: Weighting, quorum: float | None) -> Iterator[str]:

@@ -248,10 +248,11 @@ class Server:
             self.averages = model.lerp(self.model, weight), buffers.lerp(self.buffers, weight)
 
     def _path(self) -> float | None:
-        """The sum of the local rates of a client of mean size in this round, if the optimizer needs it."""
+        """The sum of the local rates of a client of median size in this round, if the optimizer needs it."""
         if not self.algorithm.optimizer.needs_path:
             return None
-        return self.algorithm.method.path(self.round, int(self.client_sizes().mean()))
+        # The median: a node may claim any number of examples, and must not lengthen the steps of all.
+        return self.algorithm.method.path(self.round, int(np.median(self.client_sizes())))
 
     def _restart_shared_states(self) -> None:
         """Set the states that clients share to 0 on both sides if a client was blocked.

@@ -98,6 +98,16 @@ def test_the_path_of_epochs_and_of_schedules_within_a_round() -> None:
     assert laconic.LocalSGD(local_lr=0.1, local_steps=4, step_schedule="warmup:4").path(0, 9) == pytest.approx(0.25)
 
 
+def test_epochs_over_many_examples_are_counted_at_once() -> None:
+    assert laconic.LocalSGD(local_lr=0.5, local_epochs=1000, batch_size=1).path(0, 2**32) == 500 * 2.0**32
+
+
+@pytest.mark.parametrize("size", [1e100, 1e154, 1e200])
+def test_a_huge_step_is_shortened_to_the_limit_or_to_nothing(size: float) -> None:
+    step = laconic.SGD(noise_limit=0.25, stretch=2.0).scheduled(torch.tensor([size], dtype=torch.float64), 0, 0.5)
+    assert float(step) in (0.0, pytest.approx(1.0))
+
+
 def test_a_limit_on_noise_excludes_momentum_and_other_optimizers() -> None:
     with pytest.raises(laconic.ConfigError, match=r"noise_limit = 0\.5: not with momentum"):
         laconic.SGD(momentum=0.9, noise_limit=0.5)

@@ -150,6 +150,11 @@ def test_a_part_that_says_so_is_accepted() -> None:
         (ACCEPTED["error feedback, sign"], {"sampling": "uniform", "participants": 3}, "uplink 'compressed'.*poisson"),
         (ACCEPTED["lazy"], {"sampling": "uniform", "participants": 3}, "remember when they took part.*poisson"),
         (DOWNLINKS["mirrored"], {"sampling": "uniform", "participants": 3}, "downlink 'mirrored'"),
+        (
+            {"method": laconic.LocalSGD(local_epochs=2), "optimizer": laconic.SGD(noise_limit=0.1)},
+            {},
+            "noise_limit is not possible with method.local_epochs.*numbers of examples.*use local_steps",
+        ),
     ],
 )
 def test_combinations_without_the_bound_are_refused(parts: dict, settings: dict, words: str) -> None:
@@ -160,6 +165,10 @@ def test_combinations_without_the_bound_are_refused(parts: dict, settings: dict,
 @pytest.mark.parametrize("name", ["dense", "compressed without memory"])
 def test_a_fixed_number_of_participants_goes_with_parts_without_state(name: str) -> None:
     refused(ACCEPTED[name], sampling="uniform", participants=3)
+
+
+def test_a_limit_on_noise_goes_with_privacy_for_a_number_of_steps() -> None:
+    refused({"method": laconic.LocalSGD(local_steps=2), "optimizer": laconic.SGD(noise_limit=0.1)})
 
 
 def test_a_run_may_not_stop_for_what_clients_report() -> None:

@@ -114,6 +114,15 @@ def test_a_client_that_claims_to_be_huge_does_not_own_the_model(tmp_path, monkey
     assert weights == [480, 2 * 480, 479]
 
 
+def test_a_client_that_claims_to_be_huge_does_not_lengthen_the_steps(tmp_path):
+    """With `noise_limit` and epochs, the length of a step follows from the number of local steps."""
+    settings = {"local_steps": None, "local_epochs": 2, "rounds": 2, "noise_limit": 0.01}
+    honest = run(federation(tmp_path / "honest"), tmp_path / "honest", "fed_laconic", **settings)
+    grid = federation(tmp_path)
+    saying(grid, 101, ("query",), examples=2**24)
+    assert run(grid, tmp_path, "fed_laconic", **settings).model_sha256 == honest.model_sha256
+
+
 def test_a_client_that_claims_to_be_huge_is_not_always_drawn(tmp_path):
     grid = federation(tmp_path)
     saying(grid, 101, ("query", "train"), examples=2**31)

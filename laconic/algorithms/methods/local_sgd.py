@@ -114,7 +114,10 @@ class LocalSGD(LocalMethod):
     def path(self, round: int, size: int) -> float | None:
         if not self.local_optimizer.plain:
             return None
-        return self.rate(round) * sum(self.step_schedule.factor(step) for step in range(self.step_count(size)))
+        count = self.step_count(size)
+        if self.step_schedule.name == "constant":  # epochs over many examples are many steps
+            return self.rate(round) * count
+        return self.rate(round) * sum(map(self.step_schedule.factor, range(count)))
 
     def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
         streams = tuple(map(Stream, self._averaged))

@@ -70,6 +70,7 @@ class SGD(Optimizer):
         rate = self.stretch * self.server_lr * self.server_schedule.factor(round) * (path or 0.0)
         if self.noise_limit is None or not rate:
             return step
-        excess = (self.stretch * float(torch.linalg.vector_norm(step))) ** 2 / (4 * rate)
+        norm = self.stretch * float(torch.linalg.vector_norm(step))
+        excess = norm * norm / (4 * rate)  # a huge norm gives infinity, where norm**2 raises
         factor = self.stretch * math.sqrt(self.noise_limit / max(excess, self.noise_limit))
         return step.mul(factor)
