@@ -60,12 +60,11 @@ class Adaptive(Optimizer):
             correction = (1 - self.second_decay ** int(rest["t"])) ** -0.5
         step = torch.empty_like(mean)
         for start in range(0, len(mean), _BLOCK):
-            old = {name: value[start : start + _BLOCK] for name, value in vectors.items()}
-            y = mean[start : start + _BLOCK]
-            new = {"m": torch.lerp(y, old["m"], self.beta1), "v": self.second_moment(old["v"], y)}
-            step[start : start + _BLOCK] = rate * new["m"] / self.denominator(new, old, correction)
-            for name, value in new.items():
-                old[name].copy_(value)
+            block = {name: value[start : start + _BLOCK] for name, value in vectors.items()}
+            y, m = mean[start : start + _BLOCK], block["m"]
+            torch.lerp(y, m, self.beta1, out=m)
+            self.second_moment(block["v"], y)
+            torch.mul(m, rate, out=step[start : start + _BLOCK]).div_(self.denominator(block, correction))
         return step, vectors | rest
 
     @property
@@ -73,21 +72,21 @@ class Adaptive(Optimizer):
         """b2, for bias correction; 0 for Adagrad, whose v is a sum."""
         return 0.0
 
-    def second_moment(self, v: Tensor, mean: Tensor) -> Tensor:
-        """The new v."""
+    def second_moment(self, v: Tensor, mean: Tensor) -> None:
+        """Replace v by the new one, in place."""
         raise NotImplementedError
 
-    def denominator(self, new: State, old: State, correction: float) -> Tensor:
-        """sqrt(v) + eps; subclasses that use a running maximum store it in `new`."""
-        return new["v"].sqrt().mul_(correction).add_(self.epsilon)
+    def denominator(self, state: State, correction: float) -> Tensor:
+        """sqrt(v) + eps in a new tensor; subclasses that use a running maximum update it in `state`, in place."""
+        return state["v"].sqrt().mul_(correction).add_(self.epsilon)
 
 
 @part("optimizer", "adagrad")
 class Adagrad(Adaptive):
     """FedAdagrad [R, Algorithm 2]: v += y^2."""
 
-    def second_moment(self, v: Tensor, mean: Tensor) -> Tensor:
-        return v + mean.square()
+    def second_moment(self, v: Tensor, mean: Tensor) -> None:
+        v.add_(mean.square())
 
 
 @part("optimizer", "adam")
@@ -101,21 +100,21 @@ class Adam(Adaptive):
     def second_decay(self) -> float:
         return self.beta2
 
-    def second_moment(self, v: Tensor, mean: Tensor) -> Tensor:
-        return torch.lerp(mean.square(), v, self.beta2)
+    def second_moment(self, v: Tensor, mean: Tensor) -> None:
+        torch.lerp(mean.square(), v, self.beta2, out=v)
 
 
 @part("optimizer", "yogi")
 class Yogi(Adam):
     """FedYogi [R, Algorithm 2]: v -= (1 - b2) sign(v - y^2) y^2."""
 
-    def second_moment(self, v: Tensor, mean: Tensor) -> Tensor:
+    def second_moment(self, v: Tensor, mean: Tensor) -> None:
         square = mean.square()
-        return v - (1 - self.beta2) * torch.sign(v - square) * square
+        v.sub_((1 - self.beta2) * torch.sign(v - square) * square)
 
-    def denominator(self, new: State, old: State, correction: float) -> Tensor:
+    def denominator(self, state: State, correction: float) -> Tensor:
         # The authors' code of [C] applies the correction to the sum, not to the root alone.
-        return new["v"].sqrt().add_(self.epsilon).mul_(correction)
+        return state["v"].sqrt().add_(self.epsilon).mul_(correction)
 
 
 @part("optimizer", "amsgrad")
@@ -131,11 +130,11 @@ class AMSGrad(Adam):
     def init(self, model: Tensor) -> State:
         return super().init(model) | {"vhat": torch.zeros_like(model)}
 
-    def denominator(self, new: State, old: State, correction: float) -> Tensor:
-        new["vhat"] = torch.maximum(old["vhat"], new["v"])
+    def denominator(self, state: State, correction: float) -> Tensor:
+        largest = torch.maximum(state["vhat"], state["v"], out=state["vhat"])
         if self.epsilon_inside:
-            return (new["vhat"] + self.epsilon).sqrt_().mul_(correction)
-        return new["vhat"].sqrt().mul_(correction).add_(self.epsilon)
+            return (largest + self.epsilon).sqrt_().mul_(correction)
+        return largest.sqrt().mul_(correction).add_(self.epsilon)
 
 
 @part("optimizer", "ams")
@@ -146,6 +145,5 @@ class AMS(Adam):
         # vhat never decreases, so starting at eps is the same as max(vhat, v, eps) in every step.
         return super().init(model) | {"vhat": torch.full_like(model, self.epsilon)}
 
-    def denominator(self, new: State, old: State, correction: float) -> Tensor:
-        new["vhat"] = torch.maximum(old["vhat"], new["v"])
-        return new["vhat"].sqrt().mul_(correction)
+    def denominator(self, state: State, correction: float) -> Tensor:
+        return torch.maximum(state["vhat"], state["v"], out=state["vhat"]).sqrt().mul_(correction)
