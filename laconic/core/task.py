@@ -76,7 +76,8 @@ class Task:
         metrics: Metrics by name. Each is a metric of torchmetrics, or a function of the outputs and targets of all examples.
             torchmetrics treats outputs as probabilities if all of them are between 0 and 1, which the logits of few
             examples may be by chance. To avoid this, let `predict` return probabilities.
-        losses: The per-example losses, whose mean is `loss`. Models of linear layers train faster with it.
+        losses: The per-example losses, 0 for targets that do not count. Their mean, divided by `counted`, is `loss`. Models
+            of linear, embedding and GRU layers train faster with it.
         means: `means(module, batch)` returns metrics that are means over examples, such as {"loss": …, "accuracy": …}. An
             evaluation averages them over batches, weighted by batch size and `counted`. Default: the loss.
         predict: `predict(module, batch)` returns the outputs and targets that `metrics` compares. Default: the module is
@@ -243,9 +244,8 @@ def next_token(module: nn.Module) -> Task:
 
     Targets of -100 do not count. The loss of a batch without any other target is 0.
     """
-    means, predict = _classification_means, _counted_logits
-    # The mean of the tokens' losses is not the loss, since some do not count: no `losses`.
-    return Task(module, _token_loss, means=means, predict=predict, counted=_counted_share)
+    losses, means = _classification_losses, _classification_means
+    return Task(module, _token_loss, losses=losses, means=means, predict=_counted_logits, counted=_counted_share)
 
 
 def per_position(module: nn.Module) -> Task:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Literal
 
 import torch
@@ -25,8 +26,8 @@ def resolve_numerics(numerics: Numerics, task: Task, layout: Layout, stochastic:
     """Replace the strategy `auto`, and refuse `compiled` for networks that are not plain.
 
     Each choice needs a trial on `batch` that agrees with the strategy `loop`. Plain networks use compiled kernels. Other
-    small models whose parameters are all in linear layers are batched over clients. All other models, and all models in
-    bfloat16, use `loop`.
+    small models whose parameters are all in linear, embedding and GRU layers are batched over clients. All other models, and
+    all models in bfloat16, use `loop`.
     """
     if numerics.strategy == "compiled" and not is_plain(task, layout, batch):
         raise ConfigError(
@@ -42,11 +43,13 @@ def resolve_numerics(numerics: Numerics, task: Task, layout: Layout, stochastic:
     if is_plain(task, layout, batch) and _StrategyCheck(task, layout, stochastic, batch).agrees("compiled", CLOSE):
         return numerics.model_copy(update={"strategy": "compiled"})
     if can_be_stacked(task.module) and stochastic != "serial" and layout.size <= MOST_PARAMETERS:
-        # A trial, since vmap fails on data-dependent control flow, and models may mix the examples of a batch.
+        # Trials, since a model may mix the examples of a batch, or decide by their values, which vmap does not support.
         check = _StrategyCheck(task, layout, stochastic, batch)
         simple = task.losses and stochastic == "no" and batch[0].device.type == "cpu"
-        if check.agrees("vmap"):
-            strategy = "stacked" if simple and check.agrees("stacked") else "vmap"
+        if simple and (check.runs_without_values() or check.agrees("vmap")) and check.agrees("stacked"):
+            strategy = "stacked"
+        elif check.agrees("vmap"):
+            strategy = "vmap"
     return numerics.model_copy(update={"strategy": strategy})
 
 
@@ -66,6 +69,19 @@ class _StrategyCheck:
         function = make_gradients(self.task, self.layout, numerics, self.stochastic, frozen=False)
         buffers = self.models.new_empty(rows, 0)
         return function(self.models[:rows].clone(), buffers, self.batches[:rows], lambda row: row)
+
+    def runs_without_values(self) -> bool:
+        """Whether the losses can be computed on torch's device `meta`, where tensors have a shape but no values.
+
+        This is faster than a trial of vmap, for which torch loads its compiler. It fails if the model makes tensors itself.
+        """
+        assert self.task.losses is not None
+        module = copy.deepcopy(self.task.module).to("meta")
+        try:
+            self.task.losses(module, tuple(part.to("meta") for part in self.batches[0]))
+        except (RuntimeError, NotImplementedError):
+            return False
+        return True
 
     def agrees(self, strategy: Literal["compiled", "vmap", "stacked"], tolerance: float = TOLERANCE) -> bool:
         """Whether a strategy agrees with `loop`, and a client's gradient does not depend on the other, bit for bit."""

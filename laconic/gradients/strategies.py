@@ -2,8 +2,8 @@
 
 The strategies agree up to rounding. `CompiledGradients` computes plain networks by compiled kernels. `LoopGradients`
 computes one row at a time by an ordinary backward pass with channels-last images. `StackedGradients` batches the rows of
-models with linear layers only. `VmapGradients` batches the rows of all models that torch.vmap supports. Each object owns a
-copy of the module, so each thread needs its own.
+models whose parameters are all in linear, embedding and GRU layers. `VmapGradients` batches the rows of all models that
+torch.vmap supports. Each object owns a copy of the module, so each thread needs its own.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def _check_stacked(task: Task, numerics: Numerics, stochastic: Stochastic) -> No
         raise ConfigError("numerics.strategy = 'stacked': not with dtype = 'bfloat16'; try 'vmap' or 'loop'")
     if stochastic != "no" or not can_be_stacked(task.module):
         raise ConfigError(
-            "numerics.strategy = 'stacked': only for linear layers without random draws; try 'vmap' or 'loop'"
+            "numerics.strategy = 'stacked': only for linear, embedding and GRU layers without random draws; try 'vmap' or "
+            "'loop'"
         )
 
 

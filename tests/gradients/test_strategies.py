@@ -106,6 +106,42 @@ class Asking(nn.Module):
         return self.layer(inputs if inputs.sum() < 1e9 else inputs * 2)
 
 
+class Recurrent(nn.Module):
+    """A GRU on a sequence of tokens, whose table is used a second time, for a second layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.recurrent = nn.Embedding(9, 5), nn.GRU(5, 32, batch_first=True)
+        self.second, self.layer = nn.GRU(32, 64, batch_first=True), nn.Linear(32, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        tokens = (3 * inputs.abs()).long().clamp(max=8)
+        states, last = self.recurrent(self.table(tokens))
+        return self.layer(self.second(states)[0][:, -1, :32] + self.table(tokens[:, :2]).sum((1, 2))[:, None] + last[0])
+
+
+class Sequences(nn.Module):
+    """A recurrent layer on four pairs of numbers."""
+
+    def __init__(self, recurrent: nn.RNNBase) -> None:
+        super().__init__()
+        self.recurrent, self.layer = recurrent, nn.Linear(recurrent.hidden_size, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(self.recurrent(inputs.view(-1, 4, 2))[0][:, -1])
+
+
+class MakesTensors(nn.Module):
+    """A model that cannot run on the device `meta`, because it makes a tensor on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(torch.tanh(inputs) * torch.arange(8.0))
+
+
 STACKED = {
     "linear": lambda: nn.Linear(8, 3),
     "mlp": lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)),
@@ -114,6 +150,7 @@ STACKED = {
         nn.Flatten(), nn.Linear(8, 7, bias=False), nn.ReLU(), nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 3, bias=False)
     ),
     "tanh": lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)),
+    "recurrent": Recurrent,
 }
 BATCHED = [name for name in BUILDERS if name != "batch norm"]
 """What vmap takes: batch norm is refused there."""
@@ -243,6 +280,20 @@ def test_a_language_model_with_dropout_in_vmap_and_loop() -> None:
     torch.testing.assert_close(loop[0], vmap[0], rtol=1e-5, atol=1e-6)
 
 
+def test_stacked_text_leaves_out_tokens_that_do_not_count() -> None:
+    """The mean of each client is over its own counted tokens; a client may have none."""
+    torch.manual_seed(0)
+    task, generator = laconic.next_token(models.build("char_gru:32,5", (6,), 5)), torch.Generator().manual_seed(1)
+    batches = [tuple(torch.randint(5, (4, 6), generator=generator) for _ in range(2)) for _ in range(4)]
+    for row in (1, 2):
+        batches[row][1][:, row:] = -100
+    batches[3][1].fill_(-100)
+    loop, stacked = (call(task, each, [*batches], rows(task, 4)) for each in ("loop", "stacked"))
+    torch.testing.assert_close(loop[0], stacked[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(loop[1], stacked[1])
+    assert stacked[1][3] == 0 and not stacked[0][3].any()
+
+
 def test_gradient_is_that_of_plain_autograd() -> None:
     task, batches = make_task("mlp"), make_batches(1)
     task.loss(task.module, batches[0]).backward()
@@ -343,6 +394,13 @@ def test_compiled_is_refused_for_other_networks() -> None:
     ("make", "expected"),
     [
         (Twice, "stacked"),
+        (Recurrent, "stacked"),
+        (lambda: Sequences(nn.GRU(2, 32, batch_first=True)), "stacked"),
+        (lambda: Sequences(nn.GRU(2, 32)), "loop"),
+        (lambda: Sequences(nn.GRU(2, 40, batch_first=True)), "loop"),
+        (lambda: Sequences(nn.GRU(2, 32, num_layers=2, batch_first=True)), "loop"),
+        (lambda: Sequences(nn.LSTM(2, 32, batch_first=True)), "loop"),
+        (MakesTensors, "stacked"),
         (Centered, "vmap"),
         (Tied, "vmap"),
         (Asking, "loop"),
@@ -366,7 +424,7 @@ def test_stacked_says_what_it_needs() -> None:
     task = Task(nn.Linear(8, 3), lambda module, batch: F.cross_entropy(module(batch[0]), batch[1]))
     with pytest.raises(laconic.ConfigError, match="losses of single examples"):
         check_numerics(task, Numerics(strategy="stacked"), "no", frozen=False)
-    with pytest.raises(laconic.ConfigError, match="only for linear layers"):
+    with pytest.raises(laconic.ConfigError, match="only for linear, embedding and GRU layers"):
         task = laconic.classification(models.build("lenet5", (1, 28, 28), 10))
         check_numerics(task, Numerics(strategy="stacked"), "no", frozen=False)
 
