@@ -90,7 +90,7 @@ def test_several_seeds_give_mean_and_spread() -> None:
     assert frame["model_sha256"].tolist() == [result.model_sha256 for result in results]
     first, second = (100 * result.accuracy for result in results)
     spread = abs(first - second) / 2**0.5
-    assert f"{(first + second) / 2:.2f} % ± {spread:.2f} %" in repr(comparison)
+    assert f"{(first + second) / 2:.2f} ± {spread:.2f} %" in repr(comparison)
     assert "mean ± standard deviation over 2 seeds" in repr(comparison)
 
 

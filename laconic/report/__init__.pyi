@@ -1,4 +1,3 @@
-from .figure import INSIDE as INSIDE
 from .figure import scale_costs as scale_costs
 from .palette import COLORS as COLORS
 from .plot import COSTS as COSTS

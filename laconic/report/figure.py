@@ -16,8 +16,8 @@ from laconic.core.errors import missing_extra
 from laconic.report.reading import Table
 
 Scale = Literal["linear", "log"]
-INSIDE = 6
-"""Maximum number of lines for a legend inside the axes. A longer legend is placed to the right."""
+INSIDE = 3
+"""Maximum number of lines for a legend inside the axes. A longer one would cover curves and is placed to the right."""
 NAMED = 40
 """Maximum number of lines in the legend."""
 LONGEST = 60
@@ -119,7 +119,7 @@ def legend(figure: Any, axes: Any, count: int, style: Style) -> None:
     """Place the legend: inside, to the right if it is long, or below a small chart."""
     omitted = count - NAMED
     title = f"and {omitted} more" if omitted > 0 else None
-    font = style.font - (2 if count > INSIDE else 0.5)
+    font = style.font - (2 if count > 2 * INSIDE else 0.5)
     if style.below:
         handles, texts = axes.get_legend_handles_labels()
         columns = 2 if max(map(len, texts), default=0) < 24 else 1

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from laconic.core.counts import counted
 from laconic.core.errors import ConfigError
-from laconic.report.units import duration, size
+from laconic.report.units import duration, size, with_deviation
 from laconic.run.collapse import AT_CHANCE, at_chance
 from laconic.run.directory import RunDirectory
 from laconic.run.driver import Finished
@@ -98,7 +98,7 @@ class Column:
             some = self.missing and lacking < len(values)
             return f"{self.missing} ({lacking} of {len(values)})" if some else self.missing
         spread = over_seeds(values, stdev, least=2)
-        return self.format(average) + (f" ± {self.format(spread)}" if spread else "")
+        return self.format(average) if spread is None else with_deviation(average, spread, self.format)
 
 
 @dataclass(frozen=True)

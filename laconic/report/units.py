@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
+UNITS = {"%": 0.01, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "s": 1.0}
+"""Units in which a mean and its deviation are written together."""
+
 
 def size(count: float) -> str:
     """Format a number of bytes.
@@ -31,3 +37,21 @@ def duration(seconds: float | None) -> str:
     if seconds < 86400:
         return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
     return f"{seconds // 86400:.0f} d {seconds % 86400 // 3600:.0f} h"
+
+
+def with_deviation(mean: float, deviation: float, text: Callable[[float], str]) -> str:
+    """Format a mean and its standard deviation in one unit. A deviation that is zero at this precision is left out.
+
+    >>> with_deviation(39_800, 5_530, size), with_deviation(60_000, 400, size), with_deviation(4.03, 3e-5, duration)
+    ('39.8 ± 5.5 kB', '60.0 ± 0.4 kB', '4.03 s')
+    >>> with_deviation(0.9564, 0.0058, lambda share: f"{100 * share:.2f} %")
+    '95.64 ± 0.58 %'
+    """
+    _, _, unit = text(mean).partition(" ")
+    if unit not in UNITS or mean <= 0:
+        return f"{text(mean)} ± {text(deviation)}" if deviation else text(mean)
+    scaled = mean / UNITS[unit]
+    digits = 2 - math.floor(math.log10(scaled))  # three significant digits
+    decimals = {"B": 0, "%": 2}.get(unit, max(0, digits))
+    spread = f"{deviation / UNITS[unit]:.{decimals}f}"
+    return f"{scaled:.{decimals}f} ± {spread} {unit}" if float(spread) else text(mean)

@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from laconic.core import counted
-from laconic.report import COLORS, COSTS, DASHES, INSIDE, scale_costs
+from laconic.report import COLORS, COSTS, DASHES, scale_costs
 from laconic.reproduce.claims import Comparable, Result, Results, Verdict, judge
 from laconic.reproduce.measures import LAST_FIVE, Curve, both
 from laconic.reproduce.runner import Data, by_seed, curves, evaluated_every, plan
@@ -256,7 +256,7 @@ def draw(study: Study, data: Data, path: Path) -> bool:
         from matplotlib.figure import Figure
     except ImportError:
         return False
-    long = len(data["runs"]) > INSIDE
+    long = len(data["runs"]) > 6  # a longer legend is below the chart
     columns = 3 if max(len(_entitled(label, data)) for label in data["runs"]) < 38 else 2
     # With a fixed salt, equal data give equal files.
     style: dict[Any, Any] = {"svg.hashsalt": "laconic", **dict.fromkeys(COLORED, GRAY)}

@@ -142,7 +142,7 @@ def test_seeds_give_mean_and_spread_and_more_can_be_added(forked, small, tmp_pat
     (same,) = [run for run in whole if run["run_dir"].endswith("fed_avg-seed-4")]
     assert alone["model_sha256"] == same["model_sha256"]
     accuracies = [run["accuracy"] for run in whole if run["label"] == "fed_avg"]
-    assert f"{50 * sum(accuracies):.2f} % ± {100 * abs(accuracies[0] - accuracies[1]) / 2**0.5:.2f} %" in more.stdout
+    assert f"{50 * sum(accuracies):.2f} ± {100 * abs(accuracies[0] - accuracies[1]) / 2**0.5:.2f} %" in more.stdout
 
 
 def test_tune_writes_a_config_that_runs(forked, small, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -276,6 +277,16 @@ def test_a_curve_that_diverged_ends_in_a_cross(finished: Path, tmp_path: Path) -
         plot([run | {"diverged": diverged}], tmp_path / "curve.svg", metric="accuracy", cost="round", scale="linear")
         pictures.append((tmp_path / "curve.svg").read_text().count("<use "))
     assert pictures[1] == pictures[0] + 1
+
+
+def test_a_legend_of_more_than_three_lines_is_beside_the_curves(finished: Path, tmp_path: Path) -> None:
+    (run,) = gather([finished / "sign"])["runs"]
+    widths = []
+    for count in (3, 4):
+        several = [run | {"label": f"run {n}", "group": str(n)} for n in range(count)]
+        plot(several, tmp_path / "curves.svg", metric="accuracy", cost="bytes", scale="log")
+        widths.append(float(re.findall(r'width="([\d.]+)pt"', (tmp_path / "curves.svg").read_text())[0]))
+    assert widths[1] > widths[0] + 200
 
 
 def test_dozens_of_runs_fit_into_a_picture_and_nobody_is_warned(finished: Path, tmp_path: Path) -> None:

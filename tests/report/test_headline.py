@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -183,7 +184,7 @@ def test_the_target_is_a_line_and_ticks_are_whole_numbers(opened: Any) -> None:
     opened.fill("#target", "45")
     assert opened.evaluate("document.getElementById('curves')._fullLayout.shapes[0].y0") == 45
     ticks = opened.locator("#curves .xtick text").all_text_contents()
-    assert 2 <= len(ticks) <= 7 and all(tick[-1] in "kM" for tick in ticks), ticks
+    assert len(ticks) >= 3 and all(re.fullmatch(r"[1-9]\d{0,2}[kM]", tick) for tick in ticks), ticks
     opened.select_option("#metric", "loss")
     assert opened.evaluate("document.getElementById('curves')._fullLayout.shapes.length") == 0
 
@@ -196,6 +197,52 @@ def test_colors_belong_to_runs_and_grays_to_streams(opened: Any, mixed: Path) ->
     streams = {*opened.evaluate("document.getElementById('streams').data.map((t) => t.marker.color)")}
     assert streams and not streams & {*COLORS}
     assert TONES["up"][0] in streams and TONES["down"][0] in streams
+
+
+def test_ticks_of_a_logarithmic_axis_are_1_2_5_where_there_is_room(page: Any, mixed: Path) -> None:
+    """On a wide screen four decades have all of them, in one font; on a phone powers of ten; after a zoom all again."""
+
+    def ticks() -> list[str]:
+        page.wait_for_timeout(300)
+        fonts = page.evaluate("[...document.querySelectorAll('#curves .xtick text')].map((t) => t.style.fontSize)")
+        assert len({*fonts}) == 1
+        return list(page.locator("#curves .xtick text").all_text_contents())
+
+    page.goto((mixed / "report.html").as_uri())
+    page.wait_for_selector("#labels .main-svg")
+    chart = "document.getElementById('curves')"
+    page.evaluate(f"Plotly.relayout({chart}, {{'xaxis.range': [3.2, 7.2]}})")
+    assert ticks() == ["2k", "5k", "10k", "20k", "50k", "100k", "200k", "500k", "1M", "2M", "5M", "10M"]
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.wait_for_timeout(500)
+    assert ticks() == ["10k", "100k", "1M", "10M"]
+    page.evaluate(f"Plotly.relayout({chart}, {{'xaxis.range': [4.9, 6.1]}})")
+    assert ticks() == ["100k", "200k", "500k", "1M"]
+    page.evaluate(f"Plotly.relayout({chart}, {{'xaxis.range': [0, 24]}})")
+    assert len(ticks()) <= 7
+    assert page.evaluate("[0.02, 0.001, 5e5, 1e13].map(tick)") == ["0.02", "0.001", "500k", "10T"]
+    assert page.troubles == []
+
+
+def test_runs_that_failed_alike_are_one_warning(page: Any, finished: Path, tmp_path: Path) -> None:
+    for name in ("avg", "avg-1", "avg-2"):
+        poor = copy(finished / name, tmp_path / name)
+        change(poor, {number: {"accuracy": 0.1} for number in range(2, 13, 2)})
+    report([tmp_path], tmp_path / "report.html")
+    page.goto((tmp_path / "report.html").as_uri())
+    page.wait_for_selector("#labels .main-svg")
+    assert said(page, "#warnings") == "fed_avg: no better than chance in 3 of 3 runs"
+    assert page.inner_text("#runs").count("no better than chance") == 1
+
+
+def test_a_bar_too_short_to_see_has_its_total_and_a_phone_shows_the_cost_whole(page: Any, mixed: Path) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.goto((mixed / "report.html").as_uri())
+    page.wait_for_selector("#labels .main-svg")
+    texts = page.evaluate("document.getElementById('streams').layout.annotations.map((note) => note.text)")
+    assert texts and all(re.search(r": [\d.]+ (B|kB|MB)$", text.replace("<br>", " ")) for text in texts), texts
+    ends = "[...document.querySelectorAll('#outcome tr > :nth-child(2)')].map((cell) => cell.getBoundingClientRect().right)"
+    assert max(page.evaluate(ends)) <= page.locator("#outcome").locator("..").bounding_box()["x"] + 336
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -6,25 +6,42 @@ function color(name) {
 }
 
 function layout(more) {
-  // Ticks of a logarithmic axis read 10k, 20k, 50k, not 10k, 2, 5.
-  const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), automargin: true, minorloglabels: "complete", exponentformat: "SI", minexponent: 2 };
-  // Few enough ticks on a logarithmic axis for 1, 2, 5 or whole powers of ten.
-  const few = (given) => (given?.type === "log" ? { nticks: 6 } : {});
+  const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), automargin: true, exponentformat: "SI", minexponent: 2 };
   return {
     paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: color("--text"), size: 12 },
     margin: { l: 50, r: 15, t: 10, b: 45 }, hovermode: "closest", showlegend: false,
     modebar: { bgcolor: "transparent", color: color("--faint"), activecolor: color("--text") },
     // Keep the zoom until another axis is selected.
     uirevision: JSON.stringify([more.xaxis?.title, more.xaxis?.type, more.yaxis?.title, more.yaxis?.type]),
-    ...more, xaxis: { ...axis, ...(more.xaxis || {}) }, yaxis: { ...axis, ...few(more.yaxis), ...(more.yaxis || {}) },
+    ...more, xaxis: { ...axis, ...(more.xaxis || {}) }, yaxis: { ...axis, ...(more.yaxis || {}) },
   };
 }
 
-// The ticks of a horizontal axis, which are beside each other: 1, 2, 5 or powers of ten on a logarithmic one.
-function costAxis(title, log, traces) {
-  const values = traces.flatMap((trace) => trace.x).filter((value) => value > 0);
-  const decades = values.reduce((most, value) => Math.max(most, Math.log10(value)), -Infinity) - values.reduce((least, value) => Math.min(least, Math.log10(value)), Infinity);
-  return { title: { text: title }, ...(log ? { type: "log", nticks: decades < 1.1 ? 3 : 4 } : { type: "linear" }) };
+// A tick of a logarithmic axis: 20k, 5M, 0.02.
+function tick(value) {
+  const [unit, prefix] = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([least]) => value >= 0.999 * least) ?? [1, ""];
+  return Number((value / unit).toPrecision(1)) + prefix;
+}
+
+// Ticks for a range of exponents of ten, of which `room` fit: 10k, 20k, 50k, 100k; or powers of ten; or every second or
+// third power. Within a decade Plotly's own ticks are even; beyond it labels 2 and 5 in a smaller font, or leaves them out.
+function logTicks(low, high, room) {
+  if (high - low < 1) return { tickmode: "auto", tickvals: null, ticktext: null };
+  const steps = 3 * (high - low) <= room ? [1, 2, 5] : [1], stride = Math.ceil((high - low) / room), tickvals = [];
+  for (let power = stride * Math.floor(low / stride); power <= high; power += stride) tickvals.push(...steps.map((step) => Number(`${step}e${power}`)));
+  return { tickmode: "array", tickvals, ticktext: tickvals.map(tick) };
+}
+
+// Ticks of the logarithmic axes of a chart, for the range that it shows.
+function fitTicks(chart) {
+  const changes = {};
+  for (const [name, distance] of [["xaxis", 46], ["yaxis", 28]]) {
+    const axis = chart._fullLayout[name];
+    if (axis?.type !== "log") continue;
+    const [low, high] = axis.range, ticks = logTicks(low, high, axis._length / distance);
+    for (const [key, value] of Object.entries(ticks)) changes[`${name}.${key}`] = value;
+  }
+  if (Object.keys(changes).length) Plotly.relayout(chart, changes);
 }
 
 const isPrinted = () => document.documentElement.classList.contains("printing");
@@ -44,6 +61,9 @@ function show(name, traces, more, label) {
   // Plotly measures a chart when it is drawn first, but a sheet of paper has another width.
   const fixed = isPrinted() ? { width: chart.clientWidth, height: chart.clientHeight } : { autosize: true };
   Plotly.react(chart, traces, layout({ ...drag, ...fixed, ...more }), { responsive: true, ...buttons });
+  fitTicks(chart);
+  if (!chart.dataset.fitted) chart.on("plotly_relayout", (change) => { if (Object.keys(change).some((key) => /axis\.(range|autorange)|autosize|width/.test(key))) fitTicks(chart); });
+  chart.dataset.fitted = "yes";
   for (const drawing of chart.querySelectorAll(".main-svg")) drawing.setAttribute("aria-hidden", "true");
 }
 
@@ -67,7 +87,7 @@ function targetLine(goal, metric) {
   const line = { color: color("--faint"), width: 1.5, dash: "dash" };
   const text = { text: literal(`target ${goal.text}`), font: { color: color("--faint"), size: 11 } };
   return { shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: target, y1: target, line }],
-    annotations: [{ ...text, xref: "paper", x: 0, xanchor: "left", y: target, yanchor: "bottom", showarrow: false }] };
+    annotations: [{ ...text, xref: "paper", x: 0, xanchor: "left", xshift: 4, y: target, yanchor: "bottom", showarrow: false }] };
 }
 
 // The mean of a group as a line, and a band from the lowest to the highest seed.
@@ -110,7 +130,7 @@ function drawCurves(groups, { metric, cost, logX, logY, smooth, goal }) {
   }
   const title = literal(words(metric)) + (percent ? ", %" : "");
   show("curves", traces, {
-    xaxis: costAxis(COSTS[cost], logX, traces),
+    xaxis: { title: { text: COSTS[cost] }, type: logX ? "log" : "linear" },
     yaxis: { title: { text: title }, type: logY ? "log" : "linear" },
     ...(logY ? {} : targetLine(goal, metric)),
   }, `Line chart: ${words(metric)} against ${COSTS[cost]} of ${groups.map((group) => group.label).join("; ")}`);
@@ -133,7 +153,7 @@ function drawPareto(groups, goal) {
   traces.push({ x: front.map((point) => point[0]), y: front.map((point) => point[1]), mode: "lines", name: "front",
     line: { shape: "hv", color: color("--text"), width: 1.5, dash: "dot" }, hoverinfo: "skip" });
   show("pareto", traces, {
-    xaxis: costAxis(COSTS.bytes, true, traces), yaxis: { title: { text: "accuracy, %" } }, ...targetLine(goal, "accuracy"),
+    xaxis: { title: { text: COSTS.bytes }, type: "log" }, yaxis: { title: { text: "accuracy, %" } }, ...targetLine(goal, "accuracy"),
   }, `Scatter chart: accuracy of every evaluation against bytes; ${plural(front.length, "evaluation")} on the Pareto front`);
 }
 
@@ -161,7 +181,9 @@ function toneOf(name) {
 // Bytes by stream, headers separate: as bars, as shares, or as dots, since bar lengths mean nothing on a logarithmic axis.
 function drawStreams(groups, scale) {
   const means = groups.map(streamsOf), sums = means.map((mean) => mean.bytes), log = scale === "log", share = scale === "share";
-  const titles = groups.map((group, at) => group.label + meanOf(means[at].seeds));
+  const totals = sums.map((sizes) => Object.values(sizes).reduce((sum, bytes) => sum + bytes, 0) || 1);
+  // With its total: a bar that is a thousand times shorter than another cannot be seen.
+  const titles = groups.map((group, at) => `${group.label}${meanOf(means[at].seeds)}: ${size(totals[at])}`);
   const names = [...new Set(sums.flatMap((sizes) => Object.keys(sizes)))];
   names.sort((a, b) => (a === HEADERS) - (b === HEADERS) || a.localeCompare(b));
   const half = groups.length <= 8 && !element("pareto-section").hidden;
@@ -174,11 +196,10 @@ function drawStreams(groups, scale) {
   chart.style.height = `${Math.max(200, height + 110 + (chart.clientWidth < 500 ? 10 * names.length : 0))}px`;
   // Charts side by side have the same height.
   element("pareto").style.height = half && innerWidth > 800 && !isPrinted() ? chart.style.height : "";
-  const totals = sums.map((sizes) => Object.values(sizes).reduce((sum, bytes) => sum + bytes, 0) || 1);
   const traces = names.map((name, order) => {
     const bytes = sums.map((sizes) => sizes[name] ?? 0), hatched = name === HEADERS && !log ? { pattern: { shape: "/", size: 5 } } : {};
     const mark = { color: toneOf(name), ...hatched, ...(log ? {} : { line: { color: color("--panel"), width: 0.5 } }) };
-    const texts = titles.map((title, at) => `${literal(title)}<br>${literal(name)}: ${size(bytes[at])}, ${number(100 * bytes[at] / totals[at], 2)} % of ${size(totals[at])}`);
+    const texts = titles.map((title, at) => `${literal(title)}<br>${literal(name)}: ${size(bytes[at])}, ${number(100 * bytes[at] / totals[at], 2)} %`);
     const x = bytes.map((count, at) => (share ? 100 * count / totals[at] : log && !count ? null : count));
     const kind = log ? { mode: "markers", marker: { ...mark, size: 8 } } : { type: "bar", orientation: "h", marker: mark, width: BAR };
     // Offset the dots vertically, so that equal values do not hide each other.
@@ -195,7 +216,7 @@ function drawStreams(groups, scale) {
     shapes: labels.map((label, at) => ({ type: "rect", xref: "paper", xsizemode: "pixel", xanchor: 0, x0: 0, x1: 11, y0: tops[at] - LINE * label.length + 2,
       y1: tops[at] - LINE * label.length + 13, fillcolor: groups[at].color, line: { width: 0 } })),
     margin: { l: 12, r: 15, t: 10, b: 45 },
-  }, `Bar chart: bytes by stream. ${titles.map((title, at) => `${title}: ${size(totals[at])}`).join("; ")}`);
+  }, `Bar chart: bytes by stream. ${titles.join("; ")}`);
 }
 
 function drawCourse(groups, name, log) {
@@ -216,14 +237,15 @@ function drawClients(groups, name) {
       text: values.map(({ client }) => literal(client)), line: { color: group.color, width: 2, dash: group.dash, shape: "vh" },
       hovertemplate: `${literal(group.label)}<br>%{x:.3g} % of ${plural(values.length, "client")}: at most %{y:.4g}${percent ? " %" : ""}<br>%{text}<extra></extra>` };
   }).filter((trace) => trace.y.length);
-  show("clients", traces, { xaxis: { title: { text: "clients, %" } }, yaxis: { title: { text: literal(words(name)) + (percent ? ", %" : "") } } },
+  show("clients", traces, { xaxis: { title: { text: "clients, %" }, range: [0, 101] }, yaxis: { title: { text: literal(words(name)) + (percent ? ", %" : "") } } },
     `Line chart: ${words(name)} of all clients, sorted`);
 }
 
 function drawMatrix(name, matrix, more, axes, unit) {
   const trace = { type: "heatmap", z: matrix, xgap: 0, ygap: 0, colorbar: { thickness: 12, title: { text: unit, side: "right" } }, ...more };
-  // Ticks at whole numbers only: clients and classes are integers.
-  const ticks = (count) => (count <= 20 ? { dtick: 1 } : {});
+  // Ticks at whole numbers only: clients and classes are integers. A narrow chart has no room for twenty.
+  const narrow = element(name).clientWidth < 450;
+  const ticks = (count) => (count <= 10 || (count <= 20 && !narrow) ? { dtick: 1 } : count <= 20 ? { dtick: 5 } : {});
   show(name, [trace], { xaxis: { title: { text: axes[0] }, ...ticks(matrix[0].length) },
     yaxis: { title: { text: axes[1] }, autorange: "reversed", ...ticks(matrix.length) } },
     `Heat map with ${matrix.length} rows, ${axes[1]}, and ${matrix[0].length} columns, ${axes[0]}`);

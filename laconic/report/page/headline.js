@@ -76,11 +76,14 @@ function facts(runs) {
   }).filter(([, value]) => value);
 }
 
-// What went wrong: one sentence per run.
+// What went wrong: one sentence per run, or per group if its runs failed in the same way.
 function warnings(groups, goal) {
   return groups.flatMap((group) => {
-    const name = (run) => (group.runs.length > 1 ? `${group.label}, seed ${run.seed}` : group.label);
-    const failed = group.runs.filter(flaw).map((run) => `${name(run)}: ${run.diverged || !run.collapsed ? flaw(run) : run.collapsed.reason}`);
+    const several = group.runs.length > 1, reason = (run) => (run.diverged || !run.collapsed ? flaw(run) : run.collapsed.reason);
+    const failed = [...new Set(group.runs.filter(flaw).map(reason))].map((text) => {
+      const alike = group.runs.filter((run) => flaw(run) && reason(run) === text);
+      return alike.length > 1 ? `${group.label}: ${text} in ${alike.length} of ${group.runs.length} runs` : `${group.label}${several ? `, seed ${alike[0].seed}` : ""}: ${text}`;
+    });
     const done = group.runs.filter((run) => run.finished && run.milestones.length);
     const missed = goal.value === null ? [] : done.filter((run) => !flaw(run) && !reached(run, goal));
     const seeds = group.runs.length > 1 ? ` in ${missed.length} of ${group.runs.length} seeds` : "";

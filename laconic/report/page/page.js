@@ -44,7 +44,7 @@ function listRuns(groups) {
     const box = node("input", { type: "checkbox", checked: !hidden.has(group.key) });
     box.addEventListener("change", () => { box.checked ? hidden.delete(group.key) : hidden.add(group.key); draw(); });
     const going = group.runs.filter((run) => !run.finished && !run.diverged);
-    const failed = group.runs.map(flaw).filter(Boolean).join(", ");
+    const failed = [...new Set(group.runs.map(flaw).filter(Boolean))].join(", ");
     const different = seedsOf(group.runs);
     const seeds = different > 1 ? `${different} seeds` : group.runs.length > 1 ? `${group.runs.length} runs` : "";
     const progress = going.map((run) => `round ${run.rounds}/${run.rounds_wanted}`).join(", ");

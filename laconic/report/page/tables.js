@@ -36,7 +36,7 @@ function fillOutcome(groups, goal, rank, bySeed) {
   const metrics = [...new Set(["accuracy", goal.metric, ...(Object.hasOwn(RANKED, rank) ? [] : [rank])])].filter((name) => name !== "loss" && has(name));
   const lower = (name) => runsOf.some((run) => run.lower_is_better.includes(name));
   const toIt = goal.value === null ? "target" : goal.text;
-  const heads = ["run", ...metrics.map(words), ...(targeted ? [`bytes to ${toIt}`, "times fewer", "rounds to target", ...(timed ? ["simulated seconds to target"] : [])] : []),
+  const heads = ["run", ...metrics.map(words), ...(targeted ? [unbroken(`bytes to ${toIt}`), "times fewer", "rounds to target", ...(timed ? ["simulated seconds to target"] : [])] : []),
     "loss", "bytes up", "bytes down", ...happened.map((name) => TROUBLES[name])];
   // A phone shows the first two columns: there the second is the cost.
   const costly = targeted && innerWidth <= 800 && !isPrinted() ? 1 + metrics.length : 1;
