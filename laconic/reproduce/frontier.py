@@ -78,13 +78,13 @@ TASKS = {
     ),
     "tinyshakespeare": (
         "Tiny Shakespeare by speaker, character GRU, 10 of 100 clients",
-        "--dataset tinyshakespeare --clients 100 --participants 10 --model char_gru --batch-size 16 --eval-every 10",
+        "--dataset tinyshakespeare --clients 100 --participants 10 --model char_gru --batch-size 4 --eval-every 10",
         200,
         0.15,
     ),
     "tinyshakespeare-gpt": (
         "Tiny Shakespeare by speaker, a GPT of two layers, 10 of 100 clients",
-        "--dataset tinyshakespeare --clients 100 --participants 10 --model gpt:2x64 --batch-size 16 --eval-every 10",
+        "--dataset tinyshakespeare --clients 100 --participants 10 --model gpt:2x64 --batch-size 4 --eval-every 10",
         200,
         0.15,
     ),
