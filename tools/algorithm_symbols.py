@@ -81,7 +81,7 @@ SYMBOLS = (
     Symbol(
         "β",
         "`method.tracker_rate`. If it is unset: with an error memory, k/d for `top_k` and 0.1 for other compressors; "
-        "without one, 1, or 1 / (1 + ω) for a sparse unbiased compressor, where ω is its relative variance",
+        "without a memory, 1 / (1 + ω) for a sparse unbiased compressor with the relative variance ω, and 1 for others",
     ),
     Symbol("u", "a client's update: the model after local training minus the model before"),
     Symbol("e", "the client's error memory, 0 at first"),
