@@ -96,7 +96,7 @@ class Defenses(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     aggregate: Annotated[str, AfterValidator(_valid_aggregate)] = "mean"
-    """How updates are aggregated: mean, or by coordinate median or trimmed_mean:SHARE; auto: trimmed_mean:0.2 for sign."""
+    """Aggregation: mean, coordinate-wise median or trimmed_mean:SHARE; auto: trimmed_mean:0.2 for sign packets."""
     clip: Annotated[float | Literal["median", "auto"] | str | None, BeforeValidator(_clip)] = None
     """Scale updates down to at most this norm; median:2: twice the round's median norm; auto: median:2, where possible."""
     refuse: Annotated[float | Literal["auto"] | None, BeforeValidator(_refuse)] = None

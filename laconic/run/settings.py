@@ -92,7 +92,7 @@ class Settings(BaseModel):
     store_cache: ByteSize = ByteSize(500_000_000)
     """Size of the disk store's in-memory cache, such as 200MB."""
     engine: Literal["inline", "processes", "ray", "auto"] = "inline"
-    """What runs the clients: threads (inline), worker processes, one of these by the run's length (auto), or Ray."""
+    """What runs the clients: inline (threads), processes, ray, or auto: inline or processes, by model and rounds."""
     ray: RaySettings = Field(default_factory=RaySettings)
     """The Ray engine."""
 
