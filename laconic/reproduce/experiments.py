@@ -90,6 +90,8 @@ GRADIENT_TRACKING = Experiment(
             "fed_gate": "fed_gate",
             "fed_gate Option I": "fed_gate --downlink repeated",
             "fed_comgate": "fed_comgate",
+            "fed_comgate Option I, quantized mean": "fed_comgate --downlink repeated "
+            "--set method.mean_compressor=uniform:8@layer",
         }.items()
         if not ("Option I" in name and setting == _SAMPLED)  # Option I needs full participation
     },
