@@ -67,6 +67,9 @@ def test_the_best_rate_is_taken_and_one_that_diverges_is_not(tmp_path: Path) -> 
     assert data["runs"]["fed_avg"]["rate"] == "0.1"
     assert tomllib.loads((tmp_path / "small/fed_avg-0.1/config.toml").read_text())["method"]["local_lr"] == 0.1
     assert (tmp_path / "small/fed_avg-trial-1e38/diverged").exists()
+    trials = data["runs"]["fed_avg"]["trials"]
+    assert trials.keys() == {"1e38", "0.1", "1e-9"} and trials["1e38"] == "diverged"
+    assert 1 >= trials["0.1"] > trials["1e-9"] >= 0
 
 
 def test_server_rates_are_tried_with_local_rates_in_the_full_form(tmp_path: Path) -> None:
