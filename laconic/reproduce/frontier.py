@@ -176,10 +176,11 @@ FRONTIER = Reproduction(
   reaches a target when the mean of its last five evaluations reaches it. A target counts as reached only if all
   seeds reach it.
 - **Tables.** Each target has a table of the algorithms that reach it, the fewest bytes first. The line below the table
-  names the others. The columns from bytes to simulated seconds are costs up to the target. "1e5 gradients" and "1e3
-  gradients" count gradients of single examples, in units of 100,000 and 1,000. Simulated seconds assume 1 Mbit/s up,
-  10 Mbit/s down and a latency of 50 ms. The downlink `broadcast` sends the steps that a client has missed in one
-  catch-up packet, and the framing of each step is counted: 14 bytes for the first one, 5 for each further one.
+  names the others. The columns from bytes to simulated seconds are costs up to the target; those without ± vary as the
+  rounds do. "1e5 gradients" and "1e3 gradients" count gradients of single examples, in units of 100,000 and 1,000.
+  Simulated seconds assume 1 Mbit/s up, 10 Mbit/s down and a latency of 50 ms. The downlink `broadcast` sends the steps
+  that a client has missed in one catch-up packet, and the framing of each step is counted: 14 bytes for the first one,
+  5 for each further one.
 - **Byte ratio.** We compare with one dense method: the one whose mean bytes to the target are the lowest. (On the
   image tasks, it also has the highest final accuracy, and the text calls it the best dense method.) The ratio of a
   run is the mean bytes of this dense method, divided by the bytes of the run. The tables show the mean of these

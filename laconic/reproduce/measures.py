@@ -32,6 +32,8 @@ class Measure:
     """The text for None."""
     at_least: Callable[[Curve], float] | None = None
     """A lower bound of a value that does not exist: a target that was not reached costs at least the whole run."""
+    spread: bool = True
+    """Whether to print the standard deviation over seeds."""
     otherwise: float | None = None
     """The number that stands for None in comparisons."""
 
@@ -46,7 +48,7 @@ class Measure:
     def mean_text(self, value: float | None, deviation: float | None) -> str:
         """Format a mean and, if it exists, the standard deviation, with as many decimals as the mean."""
         text = self.text(value)
-        if value is None or deviation is None:
+        if value is None or deviation is None or not self.spread:
             return text
         return f"{text} ± {self.text(deviation) if self.scientific else f'{deviation:,.{self._decimals(value)}f}'}"
 

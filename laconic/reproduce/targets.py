@@ -24,6 +24,8 @@ SMALL_COLUMNS = {
     **{"1e3 gradients": "1e3 gradients", "simulated s": "simulated seconds"},
 }
 """The same if the cheapest reference needs less than a megabyte."""
+WITH_DEVIATION = ("MB", "kB", "rounds")
+"""Costs with a standard deviation. The others vary as these do, and the table is narrower."""
 END = replace(LAST_FIVE, name="final accuracy, %")
 
 
@@ -64,7 +66,10 @@ def costs(study: Study, data: Data, accuracy: float) -> list[Measure]:
     """
     find, reference = partial(reached, accuracy=accuracy), fewest_bytes(study, data, accuracy)
     titles = COLUMNS if reference is None or reference >= 1e6 else SMALL_COLUMNS
-    columns = [cost_to(title, cost, find, 0 if cost == "rounds" else 3) for title, cost in titles.items()]
+    columns = [
+        replace(cost_to(title, cost, find, 0 if cost == "rounds" else 3), spread=title in WITH_DEVIATION)
+        for title, cost in titles.items()
+    ]
     if reference is not None:
         columns.append(Measure("byte ratio", lambda curve: _ratio(reference, bytes_to(curve, accuracy)), significant=2))
     return [END, *columns]

@@ -49,7 +49,7 @@ def test_each_target_has_a_table_with_the_fewest_bytes_first() -> None:
     assert [table.title.split(":")[0] for table in tables] == ["Target 79.0 %", "Target 73.0 %", "Target 50.0 %"]
     small, good = (dict(zip(tables[0].head, row, strict=True)) for row in tables[0].rows)
     assert (small["algorithm"], small["byte ratio"]) == ("small", "100 ± 0")
-    assert good["MB up"] == "18.0 ± 12.7" and good["MB"] == "36.0 ± 25.5" and good["rounds"] == "9 ± 0"
+    assert good["MB up"] == "18.0" and good["MB"] == "36.0 ± 25.5" and good["rounds"] == "9 ± 0"
     text = tables[0].markdown()
     assert text.startswith(
         "**Target 79.0 %: one point below the best dense method**\n\n| algorithm | final accuracy, % |"
