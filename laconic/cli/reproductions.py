@@ -26,7 +26,7 @@ from laconic.reproduce.progress import PAGE
 from laconic.reproduce.queue import Queue, lower_priority
 from laconic.reproduce.runner import ONLY_FULL, Data, Skipped, collect
 from laconic.reproduce.study import Mode, Reproduction, Study
-from laconic.reproduce.tables import BRACKETS, about, grid, verdicts
+from laconic.reproduce.tables import BRACKETS, about, grids, verdicts
 
 ALL = "all"
 
@@ -127,11 +127,16 @@ def _reproduce(name: str, reproduction: Reproduction, mode: Mode, runs: Path, do
 
 
 def _show(study: Study, data: Data, docs: Path) -> None:
-    cells = grid(study, data)
-    table = new_table(*cells.head)
-    for row in cells.rows:
-        table.add_row(*map(escape, row))
-    stdout.print(table)
+    for cells in grids(study, data):
+        if cells.title:
+            say(cells.title)
+        table = new_table(*cells.head)
+        for row in cells.rows:
+            table.add_row(*map(escape, row))
+        if cells.rows:
+            stdout.print(table)
+        if cells.note:
+            say(cells.note)
     say(about(study, data) + (f" {BRACKETS}" if study.paper else ""))
     if data["mode"] == "quick":
         say("This only checks that the study runs; its numbers say nothing about the paper.")

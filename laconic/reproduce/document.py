@@ -13,7 +13,7 @@ from laconic.reproduce.catalog import PAPERS, REPRODUCTIONS
 from laconic.reproduce.claims import WORDS, Verdict
 from laconic.reproduce.runner import Data
 from laconic.reproduce.study import Reproduction, Study
-from laconic.reproduce.tables import BRACKETS, about, as_run, command, draw, grid, shortened, verdicts
+from laconic.reproduce.tables import BRACKETS, about, as_run, command, draw, grids, shortened, verdicts
 from laconic.run import plain
 
 PAGE = "reproductions.md"
@@ -275,7 +275,8 @@ def _section(name: str, study: Study, docs: Path, figures: str) -> list[str]:
     if data is None:
         return [*lines, _not_run(name, study)]
     lines += [command(name, study, data), ""]
-    lines += [about(study, data) + (f" {BRACKETS}" if study.paper else ""), "", grid(study, data).markdown()]
+    lines += [about(study, data) + (f" {BRACKETS}" if study.paper else ""), ""]
+    lines.append("\n\n".join(table.markdown() for table in grids(study, data)))
     lines += _claims(study, data, docs)
     if note := _discussion(docs, "notes").get(name):
         lines += ["", note]

@@ -32,6 +32,8 @@ class Measure:
     """The text for None."""
     at_least: Callable[[Curve], float] | None = None
     """A lower bound of a value that does not exist: a target that was not reached costs at least the whole run."""
+    spread: bool = True
+    """Whether to print the standard deviation over seeds."""
     otherwise: float | None = None
     """The number that stands for None in comparisons."""
 
@@ -42,6 +44,13 @@ class Measure:
         if self.scientific:
             return f"{value:.2e}".replace("e+", "e")
         return f"{value:,.{self._decimals(value)}f}"
+
+    def mean_text(self, value: float | None, deviation: float | None) -> str:
+        """Format a mean and, if it exists, the standard deviation, with as many decimals as the mean."""
+        text = self.text(value)
+        if value is None or deviation is None or not self.spread:
+            return text
+        return f"{text} ± {self.text(deviation) if self.scientific else f'{deviation:,.{self._decimals(value)}f}'}"
 
     def printed(self, value: float) -> str:
         """Format a number of a paper: with at least our digits, and all of its own."""
@@ -150,12 +159,16 @@ def largest_and_mean(metric: str, name: str) -> tuple[Measure, Measure]:
 
 COSTS: dict[str, Callable[[Record], float]] = {
     "rounds": lambda record: record["round"],
+    "1e3 gradients": lambda record: record["gradients"] / 1e3,
     "1e5 gradients": lambda record: record["gradients"] / 1e5,
     # The unit of FedAMD's table: a million floats.
     "x 32 Mbit": lambda record: both(record, "paper_bits") / 32e6,
     "uplink MB": lambda record: record["bytes_up"] / 1e6,
     "downlink MB": lambda record: record["bytes_down"] / 1e6,
     "MB both ways": lambda record: both(record) / 1e6,
+    "uplink kB": lambda record: record["bytes_up"] / 1e3,
+    "downlink kB": lambda record: record["bytes_down"] / 1e3,
+    "kB both ways": lambda record: both(record) / 1e3,
     "simulated seconds": lambda record: record.get("simulated_seconds", float("nan")),
 }
 """The costs of a run up to a record, by name and unit."""

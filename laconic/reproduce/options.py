@@ -11,10 +11,12 @@ FLAGS = {"memory", "diagnostics", "full_gradient"}
 
 
 def options(line: str) -> dict[str, Any]:
-    """Parse a line of options into config keys. Later options take precedence.
+    """Parse a line of options into config keys. Later options take precedence, and `--no-KEY` removes an earlier one.
 
     >>> options("--local-lr 0.1 --no-memory --set uplink.compressor=top_k:1/8 --local-lr 0.2")
     {'local_lr': 0.2, 'memory': False, 'uplink.compressor': 'top_k:1/8'}
+    >>> options("--batch-size 64 --algorithm marina --no-batch-size")
+    {'algorithm': 'marina'}
     """
     settings: dict[str, Any] = {}
     words = iter(shlex.split(line))
@@ -22,6 +24,8 @@ def options(line: str) -> dict[str, Any]:
         key = word.removeprefix("--").replace("-", "_")
         if key.removeprefix("no_") in FLAGS:
             settings[key.removeprefix("no_")] = not key.startswith("no_")
+        elif key.startswith("no_"):
+            settings.pop(key.removeprefix("no_"), None)
         else:
             settings |= [parse_setting(next(words) if key == "set" else f"{key}={next(words)}")]
     return settings

@@ -203,6 +203,8 @@ class Runner:
         """Labels whose published runs were made by other code, so that they are run again."""
         self.tried = stored.get("tried") if stored is not None and same else None
         """How the published rates were chosen."""
+        self.trials: dict[str, Data] = {label: run["trials"] for label, run in self.stored.items() if "trials" in run}
+        """For each label, the final accuracy of the trial of each rate, or "diverged"."""
 
     def data(self, runs: dict[str, Data]) -> Data:
         """Return the study's data."""
@@ -243,7 +245,7 @@ class Runner:
             data = rates.data() | self._seeds(label, settings | rates.settings(), rates.name)
             if "diverged" not in data:
                 break
-        return data
+        return data | ({"trials": self.trials[label]} if label in self.trials else {})
 
     def _candidates(self, label: str, settings: dict[str, Any]) -> Iterator[Rates]:
         """Yield the published rates, if any, and then those of the trials, best first."""
@@ -303,6 +305,7 @@ class Runner:
         With each server rate, local rates are tried in order, largest first, until two in a row are worse than the best.
         """
         accuracies: dict[Rates, float] = {}
+        self.trials[label] = {}
         length = self.plan.long_trial if label in self.experiment.long_trials else self.plan.trial
         for server in (None, *self.plan.server_rates):
             found: list[float] = []
@@ -312,9 +315,11 @@ class Runner:
                 changed = settings | rates.settings() | {"rounds": length}
                 run = self._run(changed, trial, f"{label}, {rates.name}")
                 if run.diverged:
+                    self.trials[label][rates.name] = "diverged"
                     continue
                 found.append(mean_of_last(run.curve))
                 accuracies[rates] = found[-1]
+                self.trials[label][rates.name] = round(found[-1] / 100, 4)
                 if max(found[-2:]) < max(found):
                     break
         return sorted(accuracies, key=lambda rates: -accuracies[rates])

@@ -13,10 +13,10 @@ from typing import Any, Literal
 from laconic.core import counted
 from laconic.report import COLORS, COSTS, DASHES, scale_costs
 from laconic.reproduce.claims import Comparable, Result, Results, Verdict, judge
-from laconic.reproduce.measures import LAST_FIVE, Curve, both
+from laconic.reproduce.measures import LAST_FIVE, Curve, Measure, both
 from laconic.reproduce.runner import Data, by_seed, curves, evaluated_every, plan
 from laconic.reproduce.study import Study
-from laconic.reproduce.targets import goals, measures
+from laconic.reproduce.targets import END, WHY, bytes_to, costs, goals
 from laconic.run import WINDOW, over_seeds
 
 AXES = COSTS | {"paper_bits_up": "bits up, as the paper counts them"}
@@ -36,11 +36,16 @@ class Grid:
 
     head: list[str]
     rows: list[list[str]]
+    title: str = ""
+    note: str = ""
+    """A line below the table."""
 
     def markdown(self) -> str:
         """Format as Markdown."""
         lines = [self.head, ["---"] * len(self.head), *self.rows]
-        return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+        table = "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+        title = f"**{self.title}**" if self.title else ""
+        return "\n\n".join(filter(None, [title, table if self.rows else "", self.note]))
 
 
 def results(study: Study, data: Data) -> Results:
@@ -48,10 +53,9 @@ def results(study: Study, data: Data) -> Results:
     if "rows" in data:
         numbers = by_seed(data)
         return {label: {seed: Result(rows[label]) for seed, rows in numbers.items()} for label in data["rows"]}
-    columns = measures(study, data)
     return {
         label: {
-            seed: Result({m.name: m.of(curve) for m in columns}, curve)
+            seed: Result({m.name: m.of(curve) for m in study.measures}, curve)
             for seed, curve in zip(run["seeds"], curves(run), strict=True)
         }
         for label, run in data["runs"].items()
@@ -63,22 +67,54 @@ def grid(study: Study, data: Data) -> Grid:
 
     With several seeds a number is the mean and the standard deviation.
     """
-    columns = measures(study, data)
     lines = []
     for label, runs in results(study, data).items():
         line = [_entitled(label, data)]
-        for measure in columns:
+        for measure in study.measures:
             values = [result.numbers.get(measure.name) for result in runs.values()]
             value, theirs = over_seeds(values), study.paper.get(label, {}).get(measure.name)
-            text = measure.text(value)
-            if (deviation := over_seeds(values, stdev, 2)) is not None:
-                text += f" ± {measure.text(deviation)}"
+            text = _over_seeds(measure, values)
             if theirs is not None:
                 gap = "" if value is None else f", {measure.difference(value - theirs)}"
                 text += f" ({measure.printed(theirs)}{gap})"
             line.append(text)
         lines.append(line)
-    return Grid(["", *(measure.name for measure in columns)], lines)
+    return Grid(["", *(measure.name for measure in study.measures)], lines)
+
+
+def _over_seeds(measure: Measure, values: Sequence[float | None]) -> str:
+    return measure.mean_text(over_seeds(values), over_seeds(values, stdev, 2))
+
+
+def grids(study: Study, data: Data) -> list[Grid]:
+    """Return one table for each target that the study's references set. Without targets, return the table of all runs."""
+    targets = zip(goals(study, data), [*WHY, *([""] * len(study.goals))], strict=False)
+    return [_target(study, data, *target) for target in targets] or [grid(study, data)]
+
+
+def _target(study: Study, data: Data, accuracy: float, why: str) -> Grid:
+    """Return the table of the runs that reach a target with all seeds, fewest bytes first. Its note names the others."""
+    columns = costs(study, data, accuracy)
+    reached: list[tuple[float, list[str]]] = []
+    missed: list[tuple[float, str]] = []
+    for label, run in data["runs"].items():
+        seeds, title = curves(run), _entitled(label, data)
+        needed = [bytes_to(curve, accuracy) for curve in seeds]
+        line = [_over_seeds(measure, [measure.of(curve) for curve in seeds]) for measure in columns]
+        if (mean := over_seeds(needed)) is not None:
+            reached.append((mean, [title, *line]))
+            continue
+        some = len(needed) - needed.count(None)
+        part = f" (reached with {some} of {counted(len(needed), 'seed')})" if some else ""
+        missed.append((-(over_seeds([END.of(curve) for curve in seeds]) or 0), f"{title} {line[0]}{part}"))
+    rows = [row for _, row in sorted(reached)]
+    others = "; ".join(text for _, text in sorted(missed))
+    return Grid(
+        ["algorithm", *(measure.name for measure in columns)],
+        rows,
+        f"Target {100 * accuracy:.1f} %" + (f": {why}" if why else ""),
+        f"Not reached, with the final accuracy in %: {others}." if others else "",
+    )
 
 
 BRACKETS = "In parentheses: the paper's number, and ours minus the paper's."

@@ -14,6 +14,7 @@ from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import FINAL
 from laconic.reproduce.runner import collect, curves
 from laconic.reproduce.study import Short, Study
+from laconic.reproduce.tables import grid
 from tests.reproduce.test_queue import timeless
 
 COMMON = (
@@ -67,6 +68,9 @@ def test_the_best_rate_is_taken_and_one_that_diverges_is_not(tmp_path: Path) -> 
     assert data["runs"]["fed_avg"]["rate"] == "0.1"
     assert tomllib.loads((tmp_path / "small/fed_avg-0.1/config.toml").read_text())["method"]["local_lr"] == 0.1
     assert (tmp_path / "small/fed_avg-trial-1e38/diverged").exists()
+    trials = data["runs"]["fed_avg"]["trials"]
+    assert trials.keys() == {"1e38", "0.1", "1e-9"} and trials["1e38"] == "diverged"
+    assert 1 >= trials["0.1"] > trials["1e-9"] >= 0
 
 
 def test_server_rates_are_tried_with_local_rates_in_the_full_form(tmp_path: Path) -> None:
@@ -78,7 +82,7 @@ def test_server_rates_are_tried_with_local_rates_in_the_full_form(tmp_path: Path
     assert (full["rate"], full["server_rate"]) == ("1e-3", "30")
     written = tomllib.loads((tmp_path / "full/small/fed_avg-1e-3-server-30/config.toml").read_text())
     assert (written["method"]["local_lr"], written["optimizer"]["server_lr"]) == (1e-3, 30)
-    assert "server rate 30" in document.grid(study, run(study, "full", tmp_path / "full")).rows[0][0]
+    assert "server rate 30" in grid(study, run(study, "full", tmp_path / "full")).rows[0][0]
     assert "server_rate" not in run(study, "short", tmp_path / "short")["runs"]["fed_avg"]
 
 
@@ -96,7 +100,7 @@ def test_a_run_that_diverges_is_said_to(tmp_path: Path) -> None:
     study = Study("wild", experiment, measures=(FINAL,))
     data = run(study, "full", tmp_path)
     assert data["runs"]["wild"]["diverged"] is True
-    assert "diverged" in document.grid(study, data).rows[0][0]
+    assert "diverged" in grid(study, data).rows[0][0]
 
 
 def test_data_survive_the_way_to_disk(tmp_path: Path) -> None:

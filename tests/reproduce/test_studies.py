@@ -20,8 +20,7 @@ from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
 from laconic.reproduce.options import options
 from laconic.reproduce.runner import Runner, collect, plan
 from laconic.reproduce.study import Mode
-from laconic.reproduce.tables import about, command, grid, results, verdicts
-from laconic.reproduce.targets import measures as measures_of
+from laconic.reproduce.tables import about, command, grid, grids, results, verdicts
 from laconic.run.config import load_config
 
 NAMES = {
@@ -69,12 +68,10 @@ def test_the_quick_form_goes_the_whole_way(name: str, tmp_path: Path) -> None:
             assert set(numbers) == set(study.quick or [*study.experiment.runs][:4])
             assert all(len(run["curves"][0]["accuracy"]) == 3 or "diverged" in run for run in data["runs"].values())
         for result in (result for runs in numbers.values() for result in runs.values()):
-            measures = result.numbers
-            assert [*measures] == [measure.name for measure in measures_of(study, data)]
-            assert [*measures][: len(study.measures)] == [measure.name for measure in study.measures]
-            assert (len(measures) > len(study.measures)) == bool(study.references)
-        table = grid(study, data)
-        assert len(table.rows) == len(numbers) and all(len(row) == len(table.head) for row in table.rows)
+            assert [*result.numbers] == [measure.name for measure in study.measures]
+        tables = [grid(study, data), *grids(study, data)]
+        assert len(tables[0].rows) == len(numbers) and (len(tables) > 2) == bool(study.references)
+        assert all(len(row) == len(table.head) for table in tables for row in table.rows)
         assert len(verdicts(study, data)) == len(study.claims)
 
 
