@@ -48,9 +48,9 @@ from laconic.federation.store import ClientStore, MemoryStore
 from tests.federation.rounds import begin, folded_state, started
 
 CLIENTS, SEED = 4, 7
-TASK = laconic.regression(nn.Linear(15, 1).double())
+TASK = laconic.regression(nn.Linear(69, 1).double())  # a chunk of 64 entries, and a shorter one
 LAYOUT = Layout.of(TASK.module)
-DATA = from_arrays([(np.zeros((1, 15)), np.zeros(1))] * CLIENTS)
+DATA = from_arrays([(np.zeros((1, 69)), np.zeros(1))] * CLIENTS)
 RANDOMNESS = Randomness(SEED)
 
 
@@ -78,9 +78,13 @@ UPLINKS = {
     "sign by layer": Compressed("sign@layer", memory=True),
     "qsgd": Compressed("qsgd:2", memory=True),
     "top_k and qsgd": Compressed("top_k:1/4+qsgd:4", memory=True),
+    "eden": Compressed("eden@layer", memory=True),
+    "natural": Compressed("natural", memory=True),
+    "stochastic": Compressed("stochastic:1/4", memory=True),
+    "dead_zone by chunk": Compressed("dead_zone:1/4@chunk:64", memory=True),
     "memory that decays": Compressed("top_k:1/4", memory=True, memory_decay=0.75),
     "restart": Compressed("top_k:1/8", restart_after=1, restart_from=2, memory=True),
-    "lazy": Lazy("top_k:1/4", memory=True, threshold=1.0),
+    "lazy": Lazy("top_k:1/4", memory=True, threshold=1.2),
     "lazy dense": Lazy(threshold=0.5),
     "lazy with restart": Lazy("top_k:1/4", memory=True, threshold=1.0, restart_after=1, restart_from=2),
     "accelerated": Accelerated("sign", memory=True, threshold=2.0),
@@ -88,6 +92,8 @@ UPLINKS = {
     "lag": laconic.LAG("top_k:1/4", memory=True, alpha=0.02),
     "shifted": Shifted("qsgd:3"),
     "shifted at a rate": Shifted("top_k:1/4", shift_rate=0.5),
+    "shifted eden by chunk": Shifted("eden:1/2@chunk:64"),
+    "shifted stochastic": Shifted("stochastic:1/4"),
 }
 DOWNLINKS = {
     "dense": laconic.DenseDownlink(),

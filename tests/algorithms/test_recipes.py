@@ -1,7 +1,8 @@
-"""Each recipe of the foundation against its oracle, and the identities of algorithms.md that apply."""
+"""Each recipe of the foundation against its oracle, and the identities of algorithms.md that apply. All run by name."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -29,6 +30,20 @@ SETTINGS = {
     "weighted": Setting(weighting="size"),
     "loop": Setting(strategy="loop"),
 }
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_every_recipe_runs_by_its_name_alone(name: str) -> None:
+    data = laconic.data.load("digits", clients=10)
+    history = laconic.simulate(name, "logistic", data, rounds=2, participants=5, eval_every=1).history
+    assert [record["round"] for record in history] == [1, 2]
+    # Rounds with an anchor ask all clients; the first one has one.
+    all_asked = [record["participants"] == 10 for record in history]
+    assert all_asked[0] if name in ("fed_page", "marina") else not any(all_asked)
+    assert all(record["participants"] in (5, 10) for record in history)
+    assert all(min(record["bytes_up"], record["bytes_down"]) > 0 for record in history)
+    first, second = (record["loss"] for record in history)
+    assert math.isfinite(second) and first != second, "the model has changed"
 
 
 def difference(setting: Setting, algorithm: laconic.Algorithm, oracle: optimizers.Optimizer) -> float:

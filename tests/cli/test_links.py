@@ -50,6 +50,11 @@ def trained(forked, small, tmp_path: Path):
         "eden",
         "eden:1/8",
         "natural",
+        "stochastic",
+        "stochastic:1/8@layer",
+        "dead_zone",
+        "dead_zone:50",
+        "sign@chunk:64",
     ],
 )
 def test_every_spelling_of_a_compressor_trains_and_is_kept_in_the_config(
@@ -60,7 +65,9 @@ def test_every_spelling_of_a_compressor_trains_and_is_kept_in_the_config(
     assert summary["bytes_up"] < 9 * (2700 if spelling == "dense" else 1500)
     assert summary["accuracy"] > 0.1
     assert kept["uplink"]["name"] == "compressed"
-    assert kept["uplink"]["compressor"].startswith(spelling.partition(":")[0].partition("@")[0])
+    kind, _, group = spelling.partition("@")
+    assert kept["uplink"]["compressor"].startswith(kind.partition(":")[0])
+    assert not group or kept["uplink"]["granularity"] == group
     again = forked("run", "run", "--out", "again", "--json")
     assert again.json()["model_sha256"] == summary["model_sha256"]
 

@@ -160,16 +160,22 @@ def redrawn(label: str, **changes: object) -> laconic.Result:
     return laconic.simulate(label, module, data(), **given | changes)
 
 
+@pytest.mark.parametrize("every", [None, 2])
 @pytest.mark.parametrize("label", REDRAWN)
-def test_redrawn_runs_go_on_bit_for_bit_and_survive_lost_states(label: str, tmp_path: Path) -> None:
-    expected = redrawn(label)
-    for rounds_before in (2, 3):
+def test_runs_in_subspaces_go_on_bit_for_bit_and_survive_lost_states(
+    label: str, every: int | None, tmp_path: Path
+) -> None:
+    expected = redrawn(label, subspace_every=every)
+    for rounds_before in (2, 3) if every else (3,):
         out = tmp_path / str(rounds_before)
-        redrawn(label, rounds=rounds_before, out=out)
-        assert redrawn(label, out=out, resume=True).model_sha256 == expected.model_sha256
+        redrawn(label, rounds=rounds_before, out=out, subspace_every=every)
+        again = redrawn(label, out=out, resume=True, subspace_every=every)
+        assert again.model_sha256 == expected.model_sha256
     faults = {"lose_state": 0.3, "drop": 0.2, "crash": 0.2, "duplicate": 0.2, "late": 0.2}
-    faulty = redrawn(label, rounds=12, faults=faults)
-    assert any("down/base" in record["streams"] for record in faulty.history) and np.isfinite(faulty.loss or 0)
+    faulty = redrawn(label, rounds=12, faults=faults, subspace_every=every)
+    assert any("down/base" in record["streams"] for record in faulty.history) == (every is not None)
+    assert any(record.get("lost") for record in faulty.history)
+    assert np.isfinite(faulty.loss)
 
 
 @pytest.mark.long

@@ -39,11 +39,15 @@ ALGORITHMS = {
     "levels": (laconic.Compressed("qsgd:4@layer"), laconic.DenseDownlink()),
     "lazy and mirrored": (laconic.Lazy("top_k:0.2+qsgd:4", memory=True, threshold=2.0), laconic.Mirrored("sign")),
     "shifted": (laconic.Shifted("qsgd:4@layer"), laconic.DenseDownlink()),
+    "rotated in chunks": (laconic.Compressed("eden:0.3@chunk:64"), laconic.DenseDownlink()),
+    "powers of two": (laconic.Compressed("natural", memory=True), laconic.Mirrored("dead_zone:0.1@chunk:64")),
+    "sparse levels": (laconic.Shifted("stochastic:0.3@layer"), laconic.Broadcast("dead_zone:0.1")),
     "accelerated": (laconic.Accelerated("sign@layer", memory=True, threshold=2.0), laconic.DenseDownlink()),
 }
+SPELLINGS = ["dense", "top_k:0.1", "random_k:0.3", "sign@layer", "qsgd:4", "uniform:8", "cast:float16"]
+SPELLINGS += ["eden", "eden:0.3@layer", "natural", "stochastic:0.3", "dead_zone:0.1", "sign@chunk:64"]
 BODIES = [
-    GroupedCompressor.parse(spelling).encode(torch.randn(LAYOUT.size), LAYOUT, draws())
-    for spelling in ("dense", "top_k:0.1", "random_k:0.3", "sign@layer", "qsgd:4", "uniform:8", "cast:float16")
+    GroupedCompressor.parse(spelling).encode(torch.randn(LAYOUT.size), LAYOUT, draws()) for spelling in SPELLINGS
 ] + [encode_dense(torch.ones(LAYOUT.buffer_size))]
 
 

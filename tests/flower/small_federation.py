@@ -13,6 +13,7 @@ from laconic.compression import encode_dense
 from laconic.compression.packet import Body, Packet
 from laconic.flower import client_app, wire
 from laconic.flower.server import serve
+from laconic.run.labels import split_label
 from tests.flower.loopback import LoopbackGrid
 
 CLIENTS = 3
@@ -44,11 +45,10 @@ def run(grid: LoopbackGrid, folder: Path, algorithm="fed_cams", model="logistic"
 
 
 def simulated(label: str, dtype="float32", **settings):
-    name, *said = label.split(":")
-    said = dict(pair.split("=") for pair in said)
+    said = split_label(label)
     numerics = laconic.gradients.numerics.Numerics(strategy="loop", dtype=dtype)
     changes = {key: value for key, value in (SETTINGS | settings).items() if key != "local_steps"}
-    algorithm = laconic.algorithms.recipes.make(name, **said)
+    algorithm = laconic.algorithms.recipes.make(said.pop("algorithm"), **said)
     if "local_steps" in algorithm.method.parameters():
         algorithm = algorithm.replace(local_steps=SETTINGS["local_steps"])
     return laconic.simulate(algorithm, "logistic", data(), numerics=numerics, **changes)
