@@ -285,6 +285,7 @@ def _name(model: Model) -> str:
     return str(getattr(model, "__qualname__", type(model).__qualname__))
 
 
+_COMPARED = (("target", "0.9"), ("seeds", "3"))
 _ELSEWHERE = {
     "loss": "a loss is part of the model; pass laconic.Task(module, loss) as the model",
     "clients": "not a setting of simulate; the number of clients is fixed when the data is loaded: "
@@ -299,6 +300,7 @@ _ELSEWHERE = {
         for name in ("kind", "classes", "labels", "normalize")
     },
     "callback": "pass a list, as in callbacks=[laconic.EarlyStopping()]",
+    **{name: f"an argument of laconic.compare, as in laconic.compare([…], {name}={text})" for name, text in _COMPARED},
     "betas": "the local optimizer has them, as in local_optimizer='adam:beta1=0.9,beta2=0.99'",
     **{name: f"it is a part of numerics, as in numerics={{'{name}': …}}" for name in Numerics.model_fields},
 }

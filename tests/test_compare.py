@@ -121,7 +121,10 @@ def test_a_target_ranks_by_costs() -> None:
     comparison = laconic.compare(contenders, "logistic", "digits", target=0.3, **settings)
     assert [row[1] for row in comparison.table().rows] == ["small", "dense"]
     few = laconic.compare(["fed_avg"], "logistic", "digits", target=0.3, **SMALL | {"rounds": 2})
-    assert "a target needs at least 5 evaluations: lower eval_every" in few.table().captions
+    assert (
+        "a target needs at least 5 evaluations: run more rounds, or evaluate more often (eval_every)"
+        in few.table().captions
+    )
     for wrong, said in (({"rank_by": "rounds"}, "target"), ({"rank_by": "money"}, "unknown ranking")):
         with pytest.raises(ConfigError, match=said):
             laconic.compare(contenders, "logistic", "digits", **wrong, **SMALL)

@@ -43,7 +43,7 @@ class PacketError(LaconicError):
 
 def missing_extra(what: str, extra: str) -> ConfigError:
     """The error for a package that an extra of Laconic installs. `what` starts the message."""
-    return ConfigError(f"{what}: in the folder of the clone, pip install -e '.[{extra}]'")
+    return ConfigError(f"{what}: in the folder of the clone, pip install -c constraints.txt -e '.[{extra}]'")
 
 
 class LaconicWarning(UserWarning):

@@ -54,6 +54,8 @@ def from_arrays(
     ('classification', 3, [3, 1], (2,))
     """
     pairs = [*clients.values()] if isinstance(clients, Mapping) else clients
+    if not is_bare(clients) and any(hasattr(pair, "iloc") for pair in pairs):
+        raise DataError(f"{name}: a client is a DataFrame; pass (inputs, targets), or use laconic.data.from_table")
     if isinstance(clients, Mapping):
         without_empty(name, pairs, lambda pair: len(pair[-1]), skip_empty, [*clients])
     data = pooled(pairs, test, kind, classes, name, normalize, labels, skip_empty)

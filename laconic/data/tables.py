@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from laconic.core.counts import counted
 from laconic.core.errors import DataError, missing_extra, suggestion, warn
 from laconic.data.arrays import Pair, doubt_guesses, not_a_number, pooled, without_empty
 from laconic.data.columns import Columns
@@ -128,8 +129,11 @@ class _Source:
             raise DataError(f"{self.where}: there is no column '{column}'; {near}")
         missing = self.rows[column].isna()
         if missing.any():
-            place = self.place(int(missing.to_numpy().argmax()))
-            raise DataError(f"{self.where}: column '{column}' has no value in {place}; fill it in, or drop the row")
+            place, more = self.place(int(missing.to_numpy().argmax())), int(missing.sum()) - 1
+            others = f" and {counted(more, 'more row')}" if more else ""
+            raise DataError(
+                f"{self.where}: column '{column}' has no value in {place}{others}; fill it in, or drop the row"
+            )
         infinite = self.rows[column].isin([np.inf, -np.inf])
         if infinite.any():
             place = self.place(int(infinite.to_numpy().argmax()))

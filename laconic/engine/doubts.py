@@ -32,6 +32,19 @@ def doubt_task(task: Task, batch: Batch) -> None:
             return
 
 
+def doubt_outputs(task: Task, classes: int | None, batch: Batch) -> None:
+    """Warn if a classifier has more outputs than the data has classes."""
+    if classes is None or not predicts_classes(task):
+        return
+    try:
+        with torch.no_grad(), seeded(0):
+            outputs = task.outputs(copy.deepcopy(task.module).eval(), batch)[0].shape[-1]
+    except Exception:
+        return  # a task that needs batches of another form
+    if outputs > classes:
+        warn(f"model has {outputs} outputs, but the data has {classes} classes, with labels from 0 to {classes - 1}")
+
+
 def _unsuitable(task: Task, module: nn.Module, batch: Batch) -> str:
     outputs, targets = task.outputs(module, batch)
     loss = task.loss(module, batch)

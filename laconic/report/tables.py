@@ -296,7 +296,7 @@ def _captions(
     if target is not None:
         yield f"both: bytes up and down until the mean of {WINDOW} evaluations reached {target}"
         if any(sum(target.metric in record for record in run.result.history) < WINDOW for run in runs):
-            yield f"a target needs at least {WINDOW} evaluations: lower eval_every"
+            yield f"a target needs at least {WINDOW} evaluations: run more rounds, or evaluate more often (eval_every)"
     yield from _client_captions(runs, columns)
     if simulated:
         computing = any(run.config.network.compute for run in runs)

@@ -19,7 +19,7 @@ class ConfigKeys(Settings):
     dataset: str = "digits"
     """Data set: a name (see `laconic datasets`), FILE.py[:FUNCTION], FILE.csv:target=COLUMN, or a folder."""
     partition: str | None = None
-    """How examples are split: iid, dirichlet:ALPHA, shards:S[:single], pairs or natural. Default: the data set's own."""
+    """How data are split: iid, dirichlet:CONCENTRATION, shards:S[:single], pairs or natural. Default: the data set's own."""
     clients: int | None = Field(None, ge=1)
     """Number of clients. Default: all natural clients if the data set has them, 20 for digits, otherwise 100."""
     model: str | None = None

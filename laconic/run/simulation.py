@@ -27,6 +27,7 @@ from laconic.data.columns import TOKENS
 from laconic.data.divide import hold_out
 from laconic.data.federated import ClientData, Described, Indices, NamedInputs, fingerprint_of, sizes_of
 from laconic.engine.choose import engine_for
+from laconic.engine.doubts import doubt_outputs
 from laconic.engine.faults import FaultyEngine, attack_factors
 from laconic.engine.inline import ClientSpec
 from laconic.engine.network import NetworkEngine
@@ -82,6 +83,8 @@ class Simulation(Training):
         task = _with_shapes(task, example(torch.float32), settings.seed) if is_unshaped(task.module) else task
         space = (settings.subspace, settings.seed, settings.subspace_every)
         prepared = prepare(task, settings.numerics, device, example, data.classes, *space)
+        if prepared.batch is not None:
+            doubt_outputs(prepared.task, data.classes, prepared.batch)
         if settings.engine == "auto":
             length = (settings.rounds, settings.participants or len(data))
             chosen = engine_for(algorithm, prepared.numerics, device.type, *length)

@@ -362,7 +362,10 @@ def _with_metrics(task: Task, data: ClientData, settings: Settings) -> Task:
     return task.with_metrics(requested_metrics(settings, data))
 
 
-DIVERGENCE_HINT = "training has diverged; try a smaller local_lr or server_lr, or scale large inputs and targets"
+DIVERGENCE_HINT = (
+    "training has diverged; try a smaller local_lr or server_lr, or scale large inputs and targets "
+    "(scale=true scales only inputs)"
+)
 
 
 class Diverged(LaconicError):

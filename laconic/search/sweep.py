@@ -157,7 +157,8 @@ def _optuna() -> Any:
     try:
         import optuna  # late: an extra
     except ImportError:
-        raise ConfigError("--optuna needs optuna: in the folder of the clone, pip install -e '.[sweep]'") from None
+        hint = "pip install -c constraints.txt -e '.[sweep]'"
+        raise ConfigError(f"--optuna needs optuna: in the folder of the clone, {hint}") from None
     return optuna
 
 

@@ -187,8 +187,14 @@ def test_faults_of_tables(tmp_path):
     with pytest.raises(DataError, match=r"people\.csv: the columns are separated by ';'; .*sep=';'"):
         load(f"{file}:target=ill,client=hospital")
     table.loc[7, "age"] = np.nan
-    with pytest.raises(DataError, match="column 'age' has no value in row 7"):
+    with pytest.raises(DataError, match="column 'age' has no value in row 7; fill it in"):
         laconic.data.from_table(table, "ill", client="hospital")
+    table.loc[8:9, "age"] = np.nan
+    with pytest.raises(DataError, match="column 'age' has no value in row 7 and 2 more rows; fill it in"):
+        laconic.data.from_table(table, "ill", client="hospital")
+    for clients in ([table], {"Ulm": table}):
+        with pytest.raises(DataError, match=r"a client is a DataFrame; pass .*, or use laconic.data.from_table"):
+            laconic.data.from_arrays(clients)
 
 
 def test_messages_for_wrong_forms_of_data():

@@ -150,3 +150,21 @@ def test_a_simulation_warns_at_the_line_that_started_it():
     with pytest.warns(laconic.LaconicWarning, match="returns probabilities") as caught:
         laconic.simulate("fed_avg", model(3, nn.Softmax(-1)), data, rounds=1)
     assert [each.filename for each in caught] == [__file__]
+
+
+def test_a_classifier_with_more_outputs_than_classes_is_one_line():
+    clients = [(np.zeros((8, 4), np.float32), np.arange(8) % 3)] * 2
+    data = laconic.data.from_arrays(clients, test=clients[0])
+    for outputs, expected in (
+        (3, []),
+        (5, ["model has 5 outputs, but the data has 3 classes, with labels from 0 to 2"]),
+    ):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            laconic.simulate("fed_avg", model(outputs), data, rounds=1)
+        assert [str(each.message) for each in caught if "outputs" in str(each.message)] == expected
+
+
+def test_arguments_of_compare_are_named():
+    with pytest.raises(laconic.ConfigError, match=r"^target: an argument of laconic.compare, as in .* target=0.9\)$"):
+        laconic.simulate("fed_avg", "mlp:8", "digits", target=0.9)

@@ -232,7 +232,7 @@ main()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "error: engine = 'ray': Ray is not installed: in the folder of the clone, pip install -e '.[ray]'"
+        "error: engine = 'ray': Ray is not installed: in the folder of the clone, pip install -c constraints.txt -e '.[ray]'"
     ]
 
 
