@@ -54,7 +54,7 @@ class Watched:
 def _stamp(path: Path) -> str:
     """Return a string that changes whenever a displayed file changes."""
     run = RunDirectory(path)
-    shown = (run.label_counts, run.client_values, path / "gradient_similarity.csv")
+    shown = (run.label_counts, run.names, run.client_values, path / "gradient_similarity.csv")
     files = (run.config, run.metrics, run.model, run.diverged, *shown)
     stamps = []
     for file in files:

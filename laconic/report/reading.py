@@ -27,6 +27,8 @@ POINTS = 400
 """Maximum number of points per curve. A chart does not resolve more."""
 CLIENTS = 100
 """Maximum number of clients in a heat map."""
+LONGEST_LABEL = 100
+"""Maximum number of characters of the name of a client or a class. The rest is left out."""
 LONGEST_TEXT = 1 << 22
 """Maximum number of bytes of a file that is read as a whole."""
 LONGEST_LINE = 1 << 16
@@ -130,6 +132,7 @@ def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS, targe
         "similarity": _similarity(path / "gradient_similarity.csv"),
         "client_metrics": _client_metrics(folder.client_values),
         "label_counts": counts,
+        "names": _names(folder.names),
     }
 
 
@@ -308,6 +311,13 @@ def _label_counts(path: Path) -> list[list[float]] | None:
         return _matrix(json.loads(_text(path))[:CLIENTS])
     except UNREADABLE as error:
         raise ValueError(f"{path.name}: {error}") from None
+
+
+def _names(path: Path) -> dict[str, list[str]]:
+    """The names of clients and classes; empty where they have none."""
+    found = json.loads(_text(path)) if path.exists() else {}
+    kinds = {kind: found.get(kind, [])[:CLIENTS] for kind in ("clients", "classes")}
+    return {kind: [printable(name[:LONGEST_LABEL]) for name in names] for kind, names in kinds.items()}
 
 
 def _matrix(rows: list[list[float]]) -> list[list[float]]:

@@ -67,6 +67,8 @@ class RunDirectory(Callback):
         """An empty file that marks a run whose training diverged."""
         self.label_counts = path / "label_counts.json"
         """The number of examples per class of the first clients."""
+        self.names = path / "names.json"
+        """The names of the first clients and of the classes, if the data has names."""
         self.client_values = path / "client_metrics.csv"
         """The metrics of each client at the last evaluation, with `client_eval`."""
         self._resume, self._from_round = resume, from_round
@@ -120,6 +122,7 @@ class RunDirectory(Callback):
         clients = training.data
         if isinstance(clients, FederatedData) and clients.kind == "classification" and not self.label_counts.exists():
             self.save_label_counts(clients.label_counts()[:SHOWN_CLIENTS])
+            self.save_names({"clients": (clients.client_names or ())[:SHOWN_CLIENTS], "classes": clients.labels or ()})
 
     def on_round_end(self, run: Run, record: Record) -> None:
         self.append(record)
@@ -245,6 +248,11 @@ class RunDirectory(Callback):
     def save_label_counts(self, counts: np.ndarray) -> None:
         """Write the number of examples per client and class, for the report."""
         write_atomically(self.label_counts, json.dumps(counts.tolist()).encode())
+
+    def save_names(self, names: dict[str, Sequence[str]]) -> None:
+        """Write the names of clients and classes for the report, if there are any."""
+        if any(names.values()):
+            write_atomically(self.names, json.dumps(names, ensure_ascii=False).encode())
 
     def save_client_values(self, values: dict[str, list[float]], names: Sequence[str] | None) -> None:
         """Write the metrics of each client as CSV: number, name if clients have names, and metrics."""

@@ -75,19 +75,25 @@ MATRICES: dict[str, bytes] = {
     "a matrix that is a number": b"1",
     "a matrix that is an object": b'{"a": 1}',
 }
+NAMES = {
+    "names that are no object": b"[1]",
+    "names that are a number": b'{"clients": 1}',
+    "names of numbers": b'{"classes": [1, 2]}',
+    "names that are cut off": b'{"classes": ["a',
+}
 
 
 def copies(finished: Path, folder: Path) -> tuple[Path, dict[str, Path]]:
     """A good run, and bad ones by what is wrong with them."""
     good = folder / "good"
     shutil.copytree(finished / "avg", good, ignore=shutil.ignore_patterns("*.html", "checkpoint*"))
-    bad = {name: folder / name for name in (*METRICS, *CONFIGS, *MATRICES, *TABLES)}
+    bad = {name: folder / name for name in (*METRICS, *CONFIGS, *MATRICES, *TABLES, *NAMES)}
     bad |= {name: folder / name for name in ("a pipe", "a folder", "a device", "a config that is a pipe")}
     for path in bad.values():
         shutil.copytree(good, path)
     for contents, file in (
         *((METRICS, "metrics.jsonl"), (CONFIGS, "config.toml")),
-        *((MATRICES, "label_counts.json"), (TABLES, "client_metrics.csv")),
+        *((MATRICES, "label_counts.json"), (TABLES, "client_metrics.csv"), (NAMES, "names.json")),
     ):
         for name, content in contents.items():
             (bad[name] / file).write_bytes(content)

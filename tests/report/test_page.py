@@ -7,9 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
+import laconic
 from laconic.cli.view import LiveView
 from laconic.report.gather import find_runs, gather
 from laconic.report.page import html, report
@@ -270,3 +272,18 @@ def test_dozens_of_runs_have_a_bar_each(page: Any, finished: Path, tmp_path: Pat
 
 
 LINES = "document.getElementById('curves').data.map((t) => ({line: `${t.line.color} ${t.line.dash}`}))"
+
+
+def test_clients_and_classes_have_their_names(page: Any, tmp_path: Path) -> None:
+    """Those of a table: hospitals and text targets. Without names there are numbers."""
+    stages = np.array(["mild", "moderate", "<b>severe</b>"])
+    clients = {name: (np.eye(3, dtype=np.float32).repeat(4, 0), stages.repeat(4)) for name in ("Ulm", "Köln", "Bonn")}
+    data = laconic.data.from_arrays(clients, test=clients["Ulm"])
+    laconic.simulate("fed_avg", "logistic", data, rounds=1, out=tmp_path / "run", metrics=["class_accuracy"])
+    report([tmp_path], tmp_path / "report.html")
+    page.goto((tmp_path / "report.html").as_uri())
+    page.wait_for_selector("#labels .main-svg")
+    names = {axis: page.locator(f"#labels .{axis} text").all_text_contents() for axis in ("xtick", "ytick")}
+    assert names == {"xtick": ["<b>severe</b>", "mild", "moderate"], "ytick": ["Ulm", "Köln", "Bonn"]}
+    assert page.locator("#classes th").all_text_contents()[:4] == ["run", "<b>severe</b>", "mild", "moderate"]
+    assert page.troubles == []

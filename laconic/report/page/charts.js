@@ -241,12 +241,16 @@ function drawClients(groups, name) {
     `Line chart: ${words(name)} of all clients, sorted`);
 }
 
-function drawMatrix(name, matrix, more, axes, unit) {
+// A heat map. `axes` are the title and the names, if any, of the columns and of the rows.
+function drawMatrix(name, matrix, more, [[across, columns], [down, rows]], unit) {
   const trace = { type: "heatmap", z: matrix, xgap: 0, ygap: 0, colorbar: { thickness: 12, title: { text: unit, side: "right" } }, ...more };
-  // Ticks at whole numbers only: clients and classes are integers. A narrow chart has no room for twenty.
   const narrow = element(name).clientWidth < 450;
-  const ticks = (count) => (count <= 10 || (count <= 20 && !narrow) ? { dtick: 1 } : count <= 20 ? { dtick: 5 } : {});
-  show(name, [trace], { xaxis: { title: { text: axes[0] }, ...ticks(matrix[0].length) },
-    yaxis: { title: { text: axes[1] }, autorange: "reversed", ...ticks(matrix.length) } },
-    `Heat map with ${matrix.length} rows, ${axes[1]}, and ${matrix[0].length} columns, ${axes[0]}`);
+  // Names where there are some; otherwise ticks at whole numbers. A narrow chart has no room for twenty.
+  const ticks = (count, names) => {
+    if (names.length >= count && count <= 40) return { tickvals: [...Array(count).keys()], ticktext: names.slice(0, count).map((text) => literal(text.length > 20 ? `${text.slice(0, 19)}…` : text)) };
+    return count <= 10 || (count <= 20 && !narrow) ? { dtick: 1 } : count <= 20 ? { dtick: 5 } : {};
+  };
+  show(name, [trace], { xaxis: { title: { text: across }, ...ticks(matrix[0].length, columns) },
+    yaxis: { title: { text: down }, autorange: "reversed", ...ticks(matrix.length, rows) } },
+    `Heat map with ${matrix.length} rows, ${down}, and ${matrix[0].length} columns, ${across}`);
 }

@@ -72,7 +72,7 @@ function matrixOf(runs, section, name) {
   const path = options(`${section}-run`, having.map((run) => run.path), texts);
   const run = having.find(({ path: candidate }) => candidate === path), shown = run[name].length, all = run.settings.clients ?? shown;
   element(`${section}-note`).textContent = shown < all ? `The first ${number(shown)} of ${number(all)} clients.` : "";
-  return run[name];
+  return [run[name], run.names];
 }
 
 // Whether a few values are so much larger than most that a linear axis would show only them.
@@ -117,9 +117,15 @@ function drawDetails(runs, groups) {
   element("clients-section").hidden = !metrics.length;
   if (metrics.length) drawClients(groups, options("clients-metric", metrics));
   const similarity = matrixOf(runs, "similarity", "similarity");
-  if (similarity) drawMatrix("similarity", similarity, { zmin: -1, zmax: 1, colorscale: "RdBu" }, ["client", "client"], "cosine");
+  if (similarity) {
+    const [matrix, { clients }] = similarity;
+    drawMatrix("similarity", matrix, { zmin: -1, zmax: 1, colorscale: "RdBu" }, [["client", clients], ["client", clients]], "cosine");
+  }
   const labels = matrixOf(runs, "labels", "label_counts");
-  if (labels) drawMatrix("labels", labels, { zmin: 0, colorscale: [[0, color("--panel")], [1, color("--accent")]] }, ["class", "client"], "examples");
+  if (labels) {
+    const [matrix, { clients, classes }] = labels, colorscale = [[0, color("--panel")], [1, color("--accent")]];
+    drawMatrix("labels", matrix, { zmin: 0, colorscale }, [["class", classes], ["client", clients]], "examples");
+  }
 }
 
 function draw() {

@@ -96,5 +96,6 @@ function fillClasses(groups, name, count) {
     cell.style.setProperty("--missing", `${Math.round(60 * Math.min(1, Math.max(0, 1 - mean(values))))}%`);
     return cell;
   })]);
-  fillRows(element("classes"), ["run", ...numbers.map(String)], lines.filter((line) => line.slice(1).some((cell) => cell !== "")));
+  const names = groups.map((group) => group.runs[0].names.classes).find((found) => found.length >= count) ?? numbers.map(String);
+  fillRows(element("classes"), ["run", ...names.slice(0, count)], lines.filter((line) => line.slice(1).some((cell) => cell !== "")));
 }
