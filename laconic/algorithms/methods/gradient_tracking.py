@@ -45,8 +45,8 @@ class GradientTracking(LocalMethod):
     tracker_rate: Annotated[float, Field(ge=0)] | None = None
     """beta; by default chosen for the uplink."""
     memory: Literal["standard", "global", "printed"] = "standard"
-    """`global` subtracts the returned mean from the error memory, as the authors' code does; `printed` also adds only 1/N of
-    the update, as equation (9) of [G] prints it. Neither is guaranteed to converge."""
+    """The new error memory, from the update u and the old memory e: `standard` u + e - q_i; `global` u + e - q, as in the
+    authors' code; `printed` u / N + e - q, as in equation (9) of [G]. The last two are not guaranteed to converge."""
     mean_compressor: AnyGroupedCompressor | None = None
     """Compresses the mean q on its way to clients, such as uniform:8@layer; exact by default. It must be unbiased, and
     updates must have no memory [G, B.2, after equation (9)]. The server then uses what clients decode, and the trackers sum

@@ -153,8 +153,8 @@ class BVRLSGD(UpdatedGradient, TwoExchanges):
     """
 
     period: Count = 1
-    """T: in rounds t with t mod T > 0, g is updated by differences, each the mean of K batches of `batch_size`
-    examples."""
+    """T: rounds t with t mod T = 0 have large batches. In the others, clients send the change of their gradients over K
+    batches of `batch_size` examples, and g moves by the mean change."""
     trainers: Literal["all", "one"] = "all"
     """Who takes the steps: all participants, or one that is drawn."""
 
