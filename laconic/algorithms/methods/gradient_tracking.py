@@ -33,9 +33,9 @@ class GradientTracking(LocalMethod):
 
     q_i is the client's update as the server decodes it; q is the mean of all q_i, which the server returns in a second
     exchange. By default, beta (`tracker_rate`) is 1 for an uplink without memory. For a sparse unbiased compressor, it
-    is 1 / (1 + omega), which is k/d for random_k: the nonzero entries of q_i are much larger than those of the update,
-    and beta = 1 diverges. With memory, q_i contains parts of old updates; beta is then k/d for compressors that keep k of d
-    entries exactly, such as top_k, and 0.1 for others.
+    is 1 / (1 + omega), which is k/d for random_k: beta = 1 would diverge, because the nonzero entries of q_i are much larger
+    than those of the update. With memory, q_i contains parts of old updates; beta is then k/d for compressors that keep k
+    of d entries exactly, such as top_k, and 0.1 for others.
 
     On failure: a client subtracts its q_i term immediately and adds the q term when q arrives. The server resends q until
     the client confirms. So the trackers and the undelivered q terms sum to 0 for any participation. A client that loses
