@@ -75,10 +75,14 @@ def folder_of_examples() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for file, guide in FILES.items():
-            block = re.search(rf'^```python title="{re.escape(file)}"\n(.*?)^```$', text_of(guide), re.MULTILINE | re.DOTALL)
+            block = re.search(
+                rf'^```python title="{re.escape(file)}"\n(.*?)^```$', text_of(guide), re.MULTILINE | re.DOTALL
+            )
             assert block is not None, file
             (folder / file).write_text(block[1])
-        table = re.search(r"^```python\n(import csv\n.*?)^```$", text_of("own-data-and-model"), re.MULTILINE | re.DOTALL)
+        table = re.search(
+            r"^```python\n(import csv\n.*?)^```$", text_of("own-data-and-model"), re.MULTILINE | re.DOTALL
+        )
         assert table is not None
         subprocess.run([sys.executable, "-c", table[1]], cwd=folder, check=True)
         yield folder

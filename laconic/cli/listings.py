@@ -64,7 +64,7 @@ def _algorithm(chosen: Algorithm) -> list[Table]:
     """One algorithm in detail: its parts with their formulas, and its parameters with their values and options."""
     parts = chosen.parts()
     formulas = new_table("slot", "part", "what it does")
-    formulas.title, formulas.title_justify = f"{chosen.name}: {inspect.getdoc(RECIPES[chosen.name]) or ''}", "left"
+    formulas.title, formulas.title_justify = escape(f"{chosen.name}: {_paragraphs(RECIPES[chosen.name])}"), "left"
     stated = ", ".join(f"{slot}: {stated_sensitivity(part)}" for slot, part in parts.items())
     formulas.caption, formulas.caption_justify = f"Sensitivity, for --dp-noise: {stated}", "left"
     settings = new_table("parameter", "value", "how to set it")
@@ -81,6 +81,11 @@ def _algorithm(chosen: Algorithm) -> list[Table]:
             )
     settings.add_row("weighting", chosen.weighting, "--weighting")
     return [formulas, settings]
+
+
+def _paragraphs(recipe: Recipe) -> str:
+    """The docstring of a recipe, one line per paragraph: a terminal wraps them at its own width."""
+    return "\n\n".join(" ".join(text.split()) for text in (inspect.getdoc(recipe) or "").split("\n\n"))
 
 
 def list_datasets() -> None:

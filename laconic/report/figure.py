@@ -20,8 +20,8 @@ INSIDE = 3
 """Maximum number of lines for a legend inside the axes. A longer one would cover curves and is placed to the right."""
 NAMED = 40
 """Maximum number of lines in the legend."""
-LONGEST = 60
-"""Maximum number of characters of a label in the legend."""
+WIDEST = 60
+"""Maximum number of characters of a line of the legend. A longer label has several lines."""
 OFFSETS = [(right, up) for right in (-60, -35, -10, 10, 35, 60) for up in range(-60, 61, 10)]
 """Candidate offsets of an annotation from its point, in points (1/72 inch)."""
 
@@ -135,12 +135,12 @@ def beside(lines: int) -> dict[str, Any]:
 
 def line_name(number: int, label: str) -> str:
     """Return a line's label. Matplotlib omits labels with a leading underscore from the legend."""
-    return short(label) if number < NAMED else f"_{label}"
+    return wrapped(label, WIDEST) if number < NAMED else f"_{label}"
 
 
-def short(label: str) -> str:
-    """Cut a long label."""
-    return literal(label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…")
+def wrapped(label: str, width: int) -> str:
+    """Wrap a label, whose end may be what tells it from another. Only what does not fit into three lines is cut."""
+    return literal("\n".join(textwrap.wrap(label, width, max_lines=3, placeholder=" …")))
 
 
 def literal(text: str) -> str:
@@ -157,7 +157,7 @@ def annotate(axes: Any, names: Mapping[str, tuple[float, float, str]], points: S
     font = axes.xaxis.label.get_fontsize() - 1.5
     taken = [text.get_window_extent() for text in axes.texts]
     for label, (x, y, color) in names.items():
-        text = "\n".join(textwrap.wrap(short(label), 30))
+        text = wrapped(label, 30)
         trial = axes.text(x, y, text, fontsize=font)
         size, (left, middle) = trial.get_window_extent().size, axes.transData.transform((x, y))
         trial.remove()

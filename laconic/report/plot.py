@@ -118,10 +118,11 @@ def _words(metric: str) -> str:
 
 def _size(groups: Sequence[Any], style: Style) -> tuple[float, float]:
     """Return the size of a figure with one chart and its legend."""
+    lines = sum(1 + line_name(0, members[0]["label"]).count("\n") for members in groups[:NAMED])
     if style.below:
-        return style.width, style.height + 0.13 * min(len(groups), NAMED)
+        return style.width, style.height + 0.13 * lines
     wide = len(groups) > INSIDE
-    return style.width + (4 if wide else 0), max(style.height, 0.19 * min(len(groups), NAMED))
+    return style.width + (4 if wide else 0), max(style.height, 0.19 * lines)
 
 
 def _finish(

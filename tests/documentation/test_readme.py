@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 import laconic
 from laconic.algorithms.recipes import RECIPES
 from tests.documentation.pages import ROOT
@@ -59,6 +61,16 @@ def test_the_factors_are_byte_ratios_of_the_frontier() -> None:
         (page,) = (page for page in pages if page.startswith(task))
         (table,) = (text for text in page.split("**Target ") if text.startswith(f"{accuracy} %"))
         assert numbers(row(table, label))[-1][0] == int(factor), (task, label)
+
+
+def test_the_picture_has_the_factor_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    from headline_picture import factor, lines
+
+    number = f"{factor(lines()):.0f}"
+    assert f"That is {number} and" in README
+    assert f"<!-- {number} times fewer bytes to 76.4 % -->" in (ROOT / "docs/figures/headline.svg").read_text()
 
 
 def row(table: str, label: str) -> list[str]:

@@ -14,6 +14,7 @@ import pytest
 
 from laconic.cli.reports import plot as command
 from laconic.core.errors import ConfigError
+from laconic.report.figure import wrapped
 from laconic.report.gather import entitle, find_runs, gather
 from laconic.report.labels import labels
 from laconic.report.page import html
@@ -287,6 +288,17 @@ def test_a_legend_of_more_than_three_lines_is_beside_the_curves(finished: Path, 
         plot(several, tmp_path / "curves.svg", metric="accuracy", cost="bytes", scale="log")
         widths.append(float(re.findall(r'width="([\d.]+)pt"', (tmp_path / "curves.svg").read_text())[0]))
     assert widths[1] > widths[0] + 200
+
+
+def test_a_long_label_has_several_lines_and_keeps_its_end(finished: Path, tmp_path: Path) -> None:
+    (run,) = gather([finished / "sign"])["runs"]
+    long = "fed_ef_ams (downlink.compressor=sign, downlink=broadcast, uplink.compressor="
+    several = [run | {"label": f"{long}{name})", "group": name} for name in ("sign", "top_k:1/64")]
+    for style in ("screen", "paper"):
+        plot(several, tmp_path / "a.svg", metric="accuracy", cost="bytes", scale="log", style=style)
+        text = (tmp_path / "a.svg").read_text()
+        assert "uplink.compressor=sign)" in text and "uplink.compressor=top_k:1/64)" in text and "…" not in text
+    assert wrapped("word " * 50, 20).count("\n") == 2 and wrapped("word " * 50, 20).endswith("…")
 
 
 def test_dozens_of_runs_fit_into_a_picture_and_nobody_is_warned(finished: Path, tmp_path: Path) -> None:

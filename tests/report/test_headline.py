@@ -304,7 +304,13 @@ def test_paper_is_white_and_charts_fit_it(browser: Any, mixed: Path) -> None:
     assert page.evaluate(width) <= 690
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.is_visible(".controls")
+    # To the rules of the style sheet, a sheet of paper is as narrow as this window. Nobody can scroll a table on it.
+    page.set_viewport_size({"width": 680, "height": 900})
+    hidden = "[...document.querySelectorAll('.scroll')].map((each) => each.scrollWidth - each.clientWidth)"
+    assert set(page.evaluate(hidden)) == {0}
+    page.set_viewport_size({"width": 1200, "height": 900})
     page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.wait_for_timeout(500)
     assert page.evaluate(width) == before
     page.close()
 
