@@ -178,7 +178,6 @@ FromRound = Annotated[
     _output(
         "--from-round",
         metavar="NUMBER",
-        min=0,
         help="With --resume: go back to the checkpoint of this round, one of the last three (with --store disk: two).",
     ),
 ]
