@@ -114,7 +114,7 @@ def main() -> None:
                 color_scheme="dark" if picture.dark else "light",
             )
             view.goto(pages[picture.command].as_uri())
-            view.wait_for_selector("#labels .main-svg")
+            view.wait_for_selector("#streams .main-svg")
             view.wait_for_timeout(500)  # Plotly waits before it changes a size.
             view.screenshot(path=FIGURES / f"{name}.png")
             view.close()
