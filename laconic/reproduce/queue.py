@@ -35,6 +35,7 @@ from laconic.reproduce.runner import (
     computed,
     plan,
     same_form,
+    unchanged,
 )
 from laconic.reproduce.study import Mode, Study
 from laconic.run import Callback, Record, Run
@@ -183,7 +184,7 @@ class Queue:
         experiment = study.experiment
         assert experiment is not None
         wanted = extent(study, experiment, mode, stored, self.seeds)
-        kept: Data = stored["runs"] if stored is not None and same_form(stored, experiment, wanted) else {}
+        kept = unchanged(stored, experiment) if stored is not None and same_form(stored, experiment, wanted) else {}
         missing = [count for count in range(1, self.seeds + 1) if not _published(stored, experiment, wanted, count)]
         return [
             Job(
@@ -313,7 +314,8 @@ def _published(stored: Data | None, experiment: Experiment, wanted: Plan, seeds:
     """Whether the published data have this form, all settings, and as many seeds."""
     if stored is None or not same_form(stored, experiment, wanted):
         return False
-    return all(len(stored["runs"].get(label, {"seeds": []})["seeds"]) >= seeds for label in wanted.labels)
+    kept = unchanged(stored, experiment)
+    return all(len(kept.get(label, {"seeds": []})["seeds"]) >= seeds for label in wanted.labels)
 
 
 def hours(experiment: Experiment, wanted: Plan, label: str, *, trials: bool = False) -> float:

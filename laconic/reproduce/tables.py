@@ -14,7 +14,7 @@ from laconic.core import counted
 from laconic.report import COLORS, COSTS, DASHES, scale_costs
 from laconic.reproduce.claims import Comparable, Result, Results, Verdict, judge
 from laconic.reproduce.measures import LAST_FIVE, Curve, Measure, both
-from laconic.reproduce.runner import Data, by_seed, curves, evaluated_every, plan
+from laconic.reproduce.runner import Data, by_seed, curves, evaluated_every, other_options, plan
 from laconic.reproduce.study import Study
 from laconic.reproduce.targets import END, WHY, bytes_to, costs, goals
 from laconic.run import WINDOW, over_seeds
@@ -228,7 +228,19 @@ def command(name: str, study: Study, data: Data) -> str:
     if earlier != today:
         added = " ".join(option for option in today if option not in earlier)
         return f"Made by an earlier version of {line}. The current version uses `{added}` instead.{_explained(added)}"
+    if changed := _changed(study, data):
+        return f"Made by an earlier version of {line}. {changed}"
     return f"Made by {line}." if _complete(study, data, seeds) else f"These are only some of the runs of {line}."
+
+
+def _changed(study: Study, data: Data) -> str:
+    """Return the runs that are known to have other options than today's, in words."""
+    if study.experiment is None:
+        return ""
+    changed = {
+        label: run["options"] for label, run in data["runs"].items() if other_options(run, study.experiment, label)
+    }
+    return " ".join(f"The options of `{label}` were `{recorded or 'none'}`." for label, recorded in changed.items())
 
 
 def as_run(data: Data) -> str:

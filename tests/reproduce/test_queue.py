@@ -115,6 +115,19 @@ def test_a_study_with_another_setting_is_run_again_and_its_page_says_so(tmp_path
     )
 
 
+def test_a_setting_with_other_options_of_its_own_is_run_again(tmp_path: Path) -> None:
+    assert queue({"short": SHORT}, tmp_path, seeds=2).run(1, time.time() + HOUR)
+    first = document.load("short", tmp_path / "docs")
+    changed = replace(SHORT, experiment=Experiment(COMMON, RUNS | {"b": "--local-lr 0.1"}, rounds=3))
+    again = queue({"short": changed}, tmp_path, seeds=2)
+    assert [(job.seeds, job.label) for job in again.jobs] == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
+    assert again.run(1, time.time() + HOUR)
+    second = document.load("short", tmp_path / "docs")
+    assert first is not None and second is not None and second["runs"]["a"] == first["runs"]["a"]
+    assert second["runs"]["b"]["curves"] != first["runs"]["b"]["curves"]
+    assert second["runs"]["b"]["options"] == "--local-lr 0.1" and second["runs"]["b"]["seeds"] == [0, 1]
+
+
 def test_a_study_that_tries_other_rates_is_run_again(tmp_path: Path) -> None:
     searched = Experiment(COMMON, {"a": "--local-lr {rate}"}, rounds=3, rates=("0.5", "0.1"), trial=1)
     study = Study("rates", searched, measures=(FINAL,), claims={}, short=Short(rates=("0.1",)))
