@@ -11,7 +11,7 @@ from pathlib import Path
 from laconic.core import counted
 from laconic.reproduce.catalog import PAPERS, REPRODUCTIONS
 from laconic.reproduce.claims import WORDS, Verdict
-from laconic.reproduce.runner import Data
+from laconic.reproduce.plans import Data
 from laconic.reproduce.study import Reproduction, Study
 from laconic.reproduce.tables import BRACKETS, about, as_run, command, draw, grids, shortened, verdicts
 from laconic.run import plain

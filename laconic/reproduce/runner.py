@@ -19,10 +19,10 @@ from laconic.core import counted
 from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import Curve, mean_of_last
 from laconic.reproduce.options import options, quick
-from laconic.reproduce.study import Mode, Short, Study
+from laconic.reproduce.plans import Data, Plan, evaluated_every, plan, same_form, unchanged
+from laconic.reproduce.study import Mode, Study
 from laconic.run import (
     DIAGNOSTICS,
-    WINDOW,
     Callback,
     RunConfig,
     RunDirectory,
@@ -39,46 +39,6 @@ KEPT = (
 SAME = 0.01
 """How far, relative to its size, a metric of the same code may be off: rounding differs between machines."""
 Numbers = dict[str, dict[str, float | None]]
-Data = dict[str, Any]
-"""The data of a study: date and environment, and the curves of its runs or the computed rows."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The extent of a study in a mode."""
-
-    mode: Mode
-    rounds: int | None
-    """Rounds of each run; None if the options specify them."""
-    seeds: int
-    labels: tuple[str, ...]
-    rates: tuple[str, ...]
-    server_rates: tuple[str, ...]
-    trial: int
-    long_trial: int
-
-
-def plan(study: Study, experiment: Experiment, mode: Mode, seeds: int | None = None) -> Plan:
-    """Return the extent of a study in a mode."""
-    everything = tuple(experiment.runs)
-    short = study.short if mode == "short" and study.short else Short()
-    if mode == "quick":
-        return Plan(mode, None, 1, study.quick or everything[:4], experiment.rates[:1], (), 1, 1)
-    return Plan(
-        mode,
-        short.rounds or experiment.rounds or None,
-        seeds or (study.seeds if mode == "full" else 1),
-        short.labels or everything,
-        short.rates or experiment.rates,
-        experiment.server_rates if mode == "full" else (),
-        short.trial or experiment.trial,
-        short.trial or 100,
-    )
-
-
-def evaluated_every(stated: int, rounds: int) -> int:
-    """Return the rounds between evaluations: those in the options, or fewer, because a mean needs five evaluations."""
-    return min(stated, max(1, rounds // WINDOW))
 
 
 @dataclass(frozen=True)
@@ -100,28 +60,6 @@ class Rates:
     def data(self) -> Data:
         """The rates in the data of a study."""
         return {"rate": self.local} | ({} if self.server is None else {"server_rate": self.server})
-
-
-def same_form(stored: Data, experiment: Experiment, wanted: Plan) -> bool:
-    """Whether published data have the mode, the rounds, the common options and the rates of today's study.
-
-    Data whose options were not recorded do not.
-    """
-    rates = {"rates": [*wanted.rates], "server_rates": [*wanted.server_rates]}
-    tried = {"server_rates": []} | stored.get("tried", rates)
-    form = (stored["mode"], stored.get("rounds"), stored.get("setting"))
-    same = form == (wanted.mode, wanted.rounds, experiment.common)
-    return same and all(tried[name] == values for name, values in rates.items())
-
-
-def unchanged(stored: Data, experiment: Experiment) -> dict[str, Data]:
-    """Return the published runs, without those that are known to have other options than today's."""
-    return {label: run for label, run in stored["runs"].items() if not other_options(run, experiment, label)}
-
-
-def other_options(run: Data, experiment: Experiment, label: str) -> bool:
-    """Whether a published run recorded options of its own that are not those of today's study."""
-    return run.get("options") not in (None, experiment.runs.get(label))
 
 
 ONLY_FULL = "only --full runs it"
@@ -218,7 +156,7 @@ class Runner:
         self.newest = date.min
         """The date on which the last run finished."""
         same = stored is not None and "runs" in stored and same_form(stored, experiment, wanted)
-        self.stored: dict[str, Data] = unchanged(stored, experiment) if stored is not None and same else {}
+        self.stored: dict[str, Data] = unchanged(stored, experiment, wanted) if stored is not None and same else {}
         """Published runs of the same form. They are not run again, and their rates are not searched again."""
         self.outdated: list[str] = []
         """Labels whose published runs were made by other code, so that they are run again."""

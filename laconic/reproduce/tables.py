@@ -14,7 +14,8 @@ from laconic.core import counted
 from laconic.report import COLORS, COSTS, DASHES, scale_costs
 from laconic.reproduce.claims import Comparable, Result, Results, Verdict, judge
 from laconic.reproduce.measures import LAST_FIVE, Curve, Measure, both
-from laconic.reproduce.runner import Data, by_seed, curves, evaluated_every, other_options, plan
+from laconic.reproduce.plans import Data, evaluated_every, other_options, plan
+from laconic.reproduce.runner import by_seed, curves
 from laconic.reproduce.study import Study
 from laconic.reproduce.targets import END, WHY, bytes_to, costs, goals
 from laconic.run import WINDOW, over_seeds

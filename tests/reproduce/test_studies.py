@@ -18,7 +18,8 @@ from laconic.reproduce.catalog import PAPERS, REPRODUCTIONS
 from laconic.reproduce.claims import WORDS, Claim, Result, judge, labels_of
 from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
 from laconic.reproduce.options import options
-from laconic.reproduce.runner import Runner, collect, plan
+from laconic.reproduce.plans import plan
+from laconic.reproduce.runner import Runner, collect
 from laconic.reproduce.study import Mode
 from laconic.reproduce.tables import about, command, grid, grids, results, verdicts
 from laconic.run.config import load_config
