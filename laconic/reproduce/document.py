@@ -11,7 +11,7 @@ from pathlib import Path
 from laconic.core import counted
 from laconic.reproduce.catalog import PAPERS, REPRODUCTIONS
 from laconic.reproduce.claims import WORDS, Verdict
-from laconic.reproduce.plans import Data
+from laconic.reproduce.plans import Data, has
 from laconic.reproduce.study import Reproduction, Study
 from laconic.reproduce.tables import BRACKETS, about, as_run, command, draw, grids, shortened, verdicts
 from laconic.run import plain
@@ -22,20 +22,29 @@ FRONTIER = "frontier.md"
 
 def save(name: str, study: Study, data: Data, docs: Path) -> list[Path]:
     """Write a study's data and figure, and render the pages again. Return the written paths."""
-    path, figure = docs / "data" / f"{name}.json", docs / "figures" / f"{name}.svg"
-    for file in (path, figure):
-        file.parent.mkdir(parents=True, exist_ok=True)
+    path = docs / "data" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(spelled(data))
-    written = [path] + ([figure] if draw(study, data, figure) else [])
-    return [*written, *render(docs)]
+    return [path, *_draw(name, study, data, docs), *render(docs)]
+
+
+def _draw(name: str, study: Study, data: Data, docs: Path) -> list[Path]:
+    """Draw the figures of a study, the second only if all runs have its metric. Return the written paths."""
+    folder = docs / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {
+        folder / file: each
+        for file, each in study.figures(name).items()
+        if each is study or all(has(run, each.drawn) for run in data.get("runs", {}).values())
+    }
+    return [path for path, each in figures.items() if draw(each, data, path)]
 
 
 def draw_figures(docs: Path) -> list[Path]:
     """Draw the figures of all studies with data in `docs`. Return the written paths."""
     studies = {name: study for each in REPRODUCTIONS.values() for name, study in each.studies.items()}
     stored = {name: data for name in studies if (data := load(name, docs)) is not None}
-    paths = {name: docs / "figures" / f"{name}.svg" for name in stored}
-    return [path for name, path in paths.items() if draw(studies[name], stored[name], path)]
+    return [path for name, data in stored.items() for path in _draw(name, studies[name], data, docs)]
 
 
 def spelled(data: Data) -> str:
@@ -280,8 +289,10 @@ def _section(name: str, study: Study, docs: Path, figures: str) -> list[str]:
     lines += _claims(study, data, docs)
     if note := _discussion(docs, "notes").get(name):
         lines += ["", note]
-    if (docs / "figures" / f"{name}.svg").exists():
-        lines += ["", f"![{study.title}]({figures}/{name}.svg)"]
+    for file, each in study.figures(name).items():
+        if (docs / "figures" / file).exists():
+            title = study.title if each is study else f"{study.title}: {each.drawn.replace('_', ' ')}"
+            lines += ["", f"![{title}]({figures}/{file})"]
     return lines
 
 

@@ -118,6 +118,12 @@ LAST_FIVE = Measure(
 )
 LOSS = Measure("test loss", lambda curve: _last(curve, "loss"), 3)
 TRAINING_LOSS = Measure("training loss", lambda curve: _last(curve, "training_loss"), 3, metric="training_loss")
+TRAINING_CURVE = Measure(
+    "training loss, mean of all evaluations",
+    lambda curve: fmean(values) if (values := column(curve, "training_loss")) else None,
+    3,
+    metric="training_loss",
+)
 GRADIENT_NORM = Measure(
     "squared norm of the gradient", lambda curve: _last(curve, "gradient_norm_squared"), scientific=True
 )

@@ -74,7 +74,7 @@ def unchanged(stored: Data, experiment: Experiment, wanted: Plan) -> dict[str, D
     return {
         label: run
         for label, run in stored["runs"].items()
-        if not other_options(run, experiment, label) and all(_has(run, metric) for metric in wanted.metrics)
+        if not other_options(run, experiment, label) and all(has(run, metric) for metric in wanted.metrics)
     }
 
 
@@ -83,6 +83,6 @@ def other_options(run: Data, experiment: Experiment, label: str) -> bool:
     return run.get("options") not in (None, experiment.runs.get(label))
 
 
-def _has(run: Data, metric: str) -> bool:
+def has(run: Data, metric: str) -> bool:
     """Whether all seeds of a published run have a metric. A run that diverged may lack some."""
     return "diverged" in run or all(metric in columns for columns in run["curves"])
