@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -139,8 +140,8 @@ def _summary(docs: Path) -> str:
     lines = [
         "# Reproductions",
         "",
-        "We reran tables and figures of five papers with Laconic. The pages show the papers' numbers next to ours, and "
-        "which of the papers' claims hold. Findings from one seed describe that run only. The last entry, Laconic, is "
+        "We reran tables and figures of five papers with Laconic. Each paper's page shows its numbers next to ours, which "
+        "of its claims hold, and all findings. Findings from one seed describe that run only. The last entry, Laconic, is "
         "about our own studies.",
         "",
         *_findings(docs),
@@ -220,7 +221,8 @@ def _paper(paper: str, docs: Path) -> str:
     lines = [
         f"# {paper}",
         "",
-        "See [Reproductions](../reproductions.md) for the findings and for how claims are judged.",
+        *_details(paper, docs),
+        "See [Reproductions](../reproductions.md) for how claims are judged.",
         "",
         "| name | what | studies run | " + " | ".join(WORDS) + " |",
         "|---|---|---|" + "---|" * len(WORDS),
@@ -235,13 +237,21 @@ def _paper(paper: str, docs: Path) -> str:
 
 
 def _findings(docs: Path) -> list[str]:
-    findings = _discussion(docs, "findings")
+    """The main findings of each paper in one or two sentences."""
+    summary = _discussion(docs, "summary")
     lines = [
-        f"- **[{paper}]({_page(paper)}).** {findings[paper]} {_seeds(PAPERS[paper], docs)}"
+        f"- **[{paper}]({_page(paper)}).** {summary[paper]} {_seeds(PAPERS[paper], docs)}"
         for paper in PAPERS
-        if paper in findings
+        if paper in summary
     ]
     return [*lines, ""] if lines else []
+
+
+def _details(paper: str, docs: Path) -> list[str]:
+    """The findings of a paper, for its own page."""
+    findings = _discussion(docs, "findings").get(paper)
+    # Links are relative to the first page, which is one folder up.
+    return [re.sub(r"\]\((?!https?:|#)", "](../", findings), ""] if findings else []
 
 
 def _seeds(reproductions: Mapping[str, Reproduction], docs: Path) -> str:
