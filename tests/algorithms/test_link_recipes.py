@@ -186,6 +186,16 @@ def test_the_downlink_threshold_of_the_paper_is_c_over_alpha_n() -> None:
         downlink = Mirrored(spelling, constant=constant, alpha=alpha)
         assert difference(laconic.fed_bnlaca(uplink=uplink, downlink=downlink), oracle) < 1e-8
         assert difference(laconic.fed_bnlaca(uplink=uplink, downlink=Mirrored(spelling)), oracle) > 1e-4
+        # The recipe has a threshold, which the constant replaces.
+        changes = {"compressor": spelling, "constant": constant, "alpha": alpha}
+        assert difference(laconic.fed_bnlaca(uplink=uplink, downlink=changes), oracle) < 1e-8
+
+
+def test_a_constant_replaces_a_threshold() -> None:
+    lazy = laconic.Lazy(threshold=0.5)
+    assert lazy.replace(constant=0.2).threshold is None and lazy.replace(constant=0.2).constant == 0.2
+    assert lazy.replace(alpha=2.0).threshold == lazy.replace(constant=0.2, threshold=0.5).threshold == 0.5
+    assert laconic.fed_bnlaca().replace(downlink={"constant": "suggested"}).downlink.threshold is None
 
 
 @pytest.mark.parametrize("literal", [False, True])
