@@ -301,10 +301,10 @@ def test_fed_laconic_overrides_nothing_that_is_set() -> None:
         assert {name: after[name] for name in after if name not in values} == {
             name: before[name] for name in before if name not in values
         }
-    for way, n, settings in (("up", 2, given["uplink"]), ("down", 20, given["downlink"])):
-        # The budget `auto` depends on n and d; one that is set does not.
-        sparse = GroupedCompressor.parse(settings["compressor"]).for_participants(n).compressor
-        assert sparse.kept(4800) == {"up": 240, "down": 500}[way]
+    # The budget `auto` depends on d and on the participants of a round; what is set depends on neither.
+    kept = {"stochastic:1/20": 240, "dead_zone:500": 500, "stochastic:auto,participants=3": 200, "stochastic": 300}
+    for spelling, count in kept.items():
+        assert GroupedCompressor.parse(spelling).for_participants(2).compressor.kept(4800) == count, spelling
 
 
 def test_fed_laconic_1_equals_its_oracle() -> None:
