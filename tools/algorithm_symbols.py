@@ -28,7 +28,7 @@ RECURSIVE = ("bvr_l_sgd", "fed_page")
 SYMBOLS = (
     Symbol("w", "the model that clients have; the server keeps a copy", ("ef21_p",)),
     Symbol("w", "the server's model"),
-    Symbol("w⁻", "the model at which g was last estimated: that of the last round in which clients replied"),
+    Symbol("w⁻", "the model at which g was last estimated: the model of the last round with replies"),
     Symbol("W", "a client's model during local training"),
     Symbol("W⁻", "W one step earlier"),
     Symbol("N", "the number of clients"),

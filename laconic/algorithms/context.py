@@ -13,7 +13,7 @@ from laconic.core.randomness import GLOBAL, Randomness
 
 @dataclass(frozen=True)
 class RoundContext:
-    """One client in one round; `client` is GLOBAL for what all clients share."""
+    """One client in one round, or all clients (`client` is GLOBAL)."""
 
     layout: Layout
     randomness: Randomness

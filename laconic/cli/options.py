@@ -179,7 +179,7 @@ FromRound = Annotated[
         "--from-round",
         metavar="NUMBER",
         min=0,
-        help="With --resume: go back to the checkpoint of this round, one of the last three; with --store disk, two.",
+        help="With --resume: go back to the checkpoint of this round, one of the last three (with --store disk: two).",
     ),
 ]
 Json = Annotated[bool, _output("--json", help="Print one JSON object as the last line of stdout.")]
@@ -192,14 +192,14 @@ CALLBACKS: dict[str, Any] = {
         _output(
             "--save-best",
             metavar="METRIC",
-            help="Save the model with the best METRIC as best.safetensors. Also METRIC:mode=max.",
+            help="Save the model with the best METRIC as best.safetensors. METRIC:mode=max: higher is better.",
         ),
     ],
     "tensorboard": Annotated[
         bool, _output("--tensorboard", help="Also write TensorBoard event files to the run's directory.")
     ],
     "mlflow": Annotated[bool, _output("--mlflow", help=_MLFLOW_HELP)],
-    "wandb": Annotated[bool, _output("--wandb", help="Also log to Weights & Biases; WANDB_MODE=offline: to a file.")],
+    "wandb": Annotated[bool, _output("--wandb", help="Also log to Weights & Biases; to a file if WANDB_MODE=offline.")],
 }
 """The options that add callbacks to a run. A command receives them as `callbacks`, a dict."""
 

@@ -100,7 +100,7 @@ class Defenses(BaseModel):
     clip: Annotated[float | Literal["median", "auto"] | str | None, BeforeValidator(_clip)] = None
     """Scale updates down to at most this norm; median:2: twice the round's median norm; auto: median:2, where possible."""
     refuse: Annotated[float | Literal["auto"] | None, BeforeValidator(_refuse)] = None
-    """Refuse updates with a norm above this; auto: with a norm or direction unlike other clients'."""
+    """Refuse updates with a norm above this; auto: compare norms and directions with those of other clients."""
     noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Differential privacy: standard deviation of the noise, as a multiple of the clipping norm."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5

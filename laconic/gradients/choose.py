@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from laconic.core.devices import one_operator_thread
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.core.task import Batch, Task
@@ -22,6 +23,7 @@ MOST_PARAMETERS = 2_000_000
 """Larger models are not faster in batches, and a matrix of many of them takes too much memory."""
 
 
+@one_operator_thread()  # as in the engines: with more threads, a client's bits may depend on the others
 def resolve_numerics(numerics: Numerics, task: Task, layout: Layout, stochastic: Stochastic, batch: Batch) -> Numerics:
     """Replace the strategy `auto`, and refuse `compiled` for networks that are not plain.
 

@@ -23,10 +23,15 @@ from laconic.gradients.stacked_layers import Pair, Stacked, stacked_class
 
 
 def can_be_stacked(module: nn.Module) -> bool:
-    """Whether all trainable parameters are in layers that have a stacked form, without batch norm or buffers."""
+    """Whether all trainable parameters are in layers that have a stacked form, without batch norm or buffers.
+
+    A parameter that two layers share has no stacked form.
+    """
+    held = sum(len([*child.parameters(recurse=False)]) for child in module.modules())
     trainable = [child for child in module.modules() if any(p.requires_grad for p in child.parameters(recurse=False))]
     return (
-        all(stacked_class(child) for child in trainable)
+        held == len([*module.parameters()])
+        and all(stacked_class(child) for child in trainable)
         and not any(isinstance(child, nn.modules.batchnorm._NormBase) for child in module.modules())
         and not any(True for _ in module.buffers())
     )

@@ -200,8 +200,8 @@ def _on_a_gpu(title: str, experiment: Experiment, quick: str, **details: object)
 
 FEDCAMS_FIGURES_5_8 = Reproduction(
     "Figures 1 and 5 to 8: CIFAR-10, ConvMixer, gamma during training, the number of participants of FedCAMS, CIFAR-100",
-    f"{fedcams.PAPER}. gamma is the distance between the compressed mean and the mean of the compressed vectors, divided by "
-    "the norm of the mean update",
+    f"{fedcams.PAPER}. A client compresses the sum of its update and its error memory. gamma is the distance between the "
+    "compressed mean of these sums and the mean of the compressed sums, divided by the norm of the mean update",
     {
         "fedcams-figure1-cifar10": _on_a_gpu(
             "Figure 1: baselines, CIFAR-10",

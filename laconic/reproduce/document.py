@@ -104,7 +104,7 @@ def _frontier(docs: Path) -> str:
 
 
 METHOD = """\
-A claim compares runs with the same seed, or a run with a number. With two or more seeds, we compute the 95 % Student-t
+A claim compares two runs with the same seed, or one run with a number. With two or more seeds, we compute the 95 % Student-t
 interval of the mean difference. The verdicts are:
 
 - **holds**: the whole interval lies where the claim says, for example above zero.
@@ -115,11 +115,12 @@ interval of the mean difference. The verdicts are:
 
 If a claim says that two numbers are equal, the *margin* in its evidence is the largest difference that counts as
 equal. If it says "far below", the margin is the smallest difference that counts as far. If the claim is about a share,
-such as a tenth of another run's bytes, the run is compared with that share of the other run's number. A claim with
+such as a tenth of another run's bytes, we compare with this share of the other run's number. A claim with
 several comparisons holds if all of them hold, and fails if one fails (with Bonferroni's correction). Claims about
 numbers that are computed exactly, such as bits, need no seeds. If a run does not reach a target, we know only that the
 target costs more than the whole run, so the interval of the difference is open on one side.
 
+*Setting* has the options that all runs of a study share, unless the name of a row replaces them (n = 5: 5 participants).
 In the tables, ± is the standard deviation over seeds, and *both ways* means up and down together."""
 USAGE = """\
 `laconic reproduce NAME` runs the studies of one table or figure. By default it shortens studies that take more than

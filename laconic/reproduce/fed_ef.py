@@ -339,9 +339,9 @@ _Q_A, _Q_C = (Measure(name, lambda curve: None, 3) for name in ("q_A squared", "
 FIGURE_20 = Reproduction(
     "Figure 20: q_A of simulated gradients",
     f"{PAPER}. q_A is the relative error of the mean of the compressed gradients, ‖mean C(x) - mean x‖ / ‖mean x‖, and "
-    "q_C is that of the compressed mean, ‖C(mean x) - mean x‖ / ‖mean x‖. There are five clients and 1,100 dimensions. "
-    "Some coordinates of a client's gradient are strong: s times as large as the others. The paper does not say which "
-    "ones; here each client has 200 strong coordinates of its own",
+    "q_C is the relative error of the compressor on the mean, ‖C(mean x) - mean x‖ / ‖mean x‖. There are five clients and "
+    "1,100 dimensions. Some coordinates of a client's gradient are strong: s times as large as the others. The paper does "
+    "not say which ones; here each client has 200 strong coordinates of its own",
     {
         "fed-ef-figure20": Study(
             "TopK-0.1 and Sign, Gaussian and Laplace",

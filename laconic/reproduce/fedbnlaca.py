@@ -97,8 +97,8 @@ FIGURES_1_4 = Reproduction(
     "Figures 1 to 4: accuracy against bytes, with lazy (NLA) and accelerated (AA) aggregation",
     f"{PAPER}. With lazy aggregation, a client skips an update that is close to its last one, and the server uses the "
     "last one again. With accelerated aggregation, the server adds the last update to a new one that is close to it. "
-    "We chose LeNet-5 as the CNN, a threshold of 0.5 on the uplink, and thresholds of 0 and 0.1 on the downlink. Top-k "
-    "keeps 1/8 or 1/128 of the entries, as in the paper",
+    "We chose LeNet-5 as the CNN, a threshold of 0.5 on the uplink, and of 0 on the downlink (0.1 in rows that say so). "
+    "Top-k keeps 1/8 of the entries, or 1/128 in rows that say so, as in the paper",
     {"fedbnlaca-figures1-2": _figures("iid", "12"), "fedbnlaca-figures3-4": _figures("shards:2", "34")},
 )
 

@@ -158,8 +158,8 @@ def _two_way(clients: str, title: str, claims: dict[str, Claim], quick: tuple[st
 
 TWO_WAY = Reproduction(
     "Appendix D: two-way compression, of the updates and of the model",
-    f"{PAPER}. The paper proposes two-way compression for full participation only. It makes no claims about partial "
-    f"participation, so no claims are judged in our own study of it. {IN_PLACE}. Runs have one local epoch and the "
+    f"{PAPER}. The paper proposes two-way compression for full participation only, so our own study of partial "
+    f"participation has no claims to judge. {IN_PLACE}. Runs have one local epoch and the "
     "default rates of fed_ams",
     {
         "fedcams-two-way": _two_way(

@@ -87,8 +87,8 @@ _TWO_CLASSES = {"mnist": "--partition shards:2:single", "fashion-mnist": "--part
 _RATIOS = ("0.5", "0.3", "0.1")
 FIGURE_8 = Reproduction(
     "Figure 8: sparsification with error memory",
-    f"{PAPER}. C_r is the paper's share of the bytes that is sent. The paper counts a position "
-    "like a value, so k/d = C_r / 2. Our packets are smaller, because positions are entropy-coded",
+    f"{PAPER}. C_r is the paper's compression ratio, the share of the bytes that is sent. The paper "
+    "counts a position like a value, so k/d = C_r / 2. Our packets are smaller, because positions are entropy-coded",
     {
         f"fedcomgate-figure8-{dataset}": Study(
             dataset,

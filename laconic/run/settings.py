@@ -74,7 +74,7 @@ class Settings(BaseModel):
     defense: Defenses = Defenses()
     """Robust aggregation, clipping and differential privacy."""
     max_violations: int = Field(3, ge=1)
-    """Number of refused replies after which a client is blocked. Late replies do not count."""
+    """Number of refused replies after which a client is blocked. Late replies and failed processes do not count."""
     faults: Faults = Faults()
     """Injected faults and attacks."""
     network: Network = Network()

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.core.counts import counted
-from laconic.core.devices import all_finite
+from laconic.core.devices import all_finite, one_operator_thread
 from laconic.core.errors import ConfigError, LaconicError, PacketError, warn
 from laconic.core.layout import Layout
 from laconic.core.randomness import Randomness
@@ -201,10 +201,8 @@ class Training:
 
     def rounds(self) -> Generator[Record, None, None]:
         """Run the remaining rounds, and yield the record of each."""
-        threads = torch.get_num_threads()
         # The server's reductions must not depend on the number of cores.
-        torch.set_num_threads(1)
-        try:
+        with one_operator_thread():
             while self.server.round < self.settings.rounds:
                 started = time.perf_counter()
                 self.last_round = None  # its vectors are not needed any more
@@ -214,8 +212,6 @@ class Training:
                 self.seconds += time.perf_counter() - started
                 record["seconds"] = round(self.seconds, 3)
                 yield record
-        finally:
-            torch.set_num_threads(threads)
 
     def _round(self) -> Round:
         try:

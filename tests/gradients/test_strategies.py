@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -10,12 +12,20 @@ from torch import Tensor, nn
 
 import laconic
 from laconic import models
+from laconic.core.devices import one_operator_thread
 from laconic.core.layout import Layout
 from laconic.core.task import Batch, Task
 from laconic.gradients.choose import resolve_numerics
 from laconic.gradients.named_rng import NamedDraws, stochastic
 from laconic.gradients.numerics import Numerics
 from laconic.gradients.strategies import check_numerics, make_gradients
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in the engines. With more threads per operator, the bits of a row may depend on its company."""
+    with one_operator_thread():
+        yield
 
 
 class FunctionalDropout(nn.Module):
@@ -93,6 +103,18 @@ class Tied(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.last(F.linear(self.layer(inputs), self.layer.weight.t()))
+
+
+class Shared(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.second, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.second.weight = self.layer.weight
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(torch.relu(self.second(torch.relu(self.layer(inputs)))))
 
 
 class Asking(nn.Module):
@@ -403,6 +425,7 @@ def test_compiled_is_refused_for_other_networks() -> None:
         (MakesTensors, "stacked"),
         (Centered, "vmap"),
         (Tied, "vmap"),
+        (Shared, "loop"),
         (Asking, "loop"),
         (lambda: nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.4), nn.Linear(16, 3)), "compiled"),
         (lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.4), nn.Linear(16, 3)), "vmap"),
@@ -413,6 +436,23 @@ def test_models_that_cannot_be_stacked_are_not(make: type[nn.Module], expected: 
     torch.manual_seed(0)
     batch = (torch.randn(2, 8), torch.tensor([0, 1]))
     assert resolved(laconic.classification(make()), batch) == expected
+
+
+def test_the_choice_does_not_depend_on_the_number_of_threads() -> None:
+    """Trials use one thread per operator, as the engines do."""
+    torch.set_num_threads(2)  # the fixture restores it
+    seen = []
+
+    class Counting(nn.Tanh):
+        def forward(self, inputs: Tensor) -> Tensor:
+            seen.append(torch.get_num_threads())
+            return super().forward(inputs)
+
+    task = laconic.classification(nn.Sequential(nn.Linear(8, 8), Counting(), nn.Linear(8, 3)))
+    batch = (torch.randn(2, 8), torch.tensor([0, 1]))
+    assert resolve_numerics(Numerics(), task, Layout.of(task.module), "no", batch).strategy == "stacked"
+    assert {*seen} == {1}
+    assert torch.get_num_threads() == 2
 
 
 def test_a_loss_of_ones_own_is_batched_by_vmap() -> None:

@@ -70,7 +70,7 @@ def _renamed(do: Callable[..., Any], folder: Path) -> None:
 
 @thing(
     RIGHT,
-    "Padding and other targets of -100 do not count",
+    "Padding and other targets of -100 do not count in the loss",
     'laconic.data.from_arrays([(tokens, targets)], kind="next_token", classes=5)',
 )
 def _ignored(do: Callable[..., Any], folder: Path) -> None:

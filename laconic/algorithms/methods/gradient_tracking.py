@@ -33,9 +33,9 @@ class GradientTracking(LocalMethod):
 
     q_i is the client's update as the server decodes it; q is the mean of all q_i, which the server returns in a second
     exchange. By default, beta (`tracker_rate`) is 1 for an uplink without memory. For a sparse unbiased compressor, it
-    is 1 / (1 + omega), which is k/d for random_k: the nonzero entries of q_i are much larger than those of the update,
-    and beta = 1 diverges. With memory, q_i contains parts of old updates; beta is then k/d for compressors that keep k of d
-    entries exactly, such as top_k, and 0.1 for others.
+    is 1 / (1 + omega), which is k/d for random_k: beta = 1 would diverge, because the nonzero entries of q_i are much larger
+    than those of the update. With memory, q_i contains parts of old updates; beta is then k/d for compressors that keep k
+    of d entries exactly, such as top_k, and 0.1 for others.
 
     On failure: a client subtracts its q_i term immediately and adds the q term when q arrives. The server resends q until
     the client confirms. So the trackers and the undelivered q terms sum to 0 for any participation. A client that loses
@@ -45,8 +45,8 @@ class GradientTracking(LocalMethod):
     tracker_rate: Annotated[float, Field(ge=0)] | None = None
     """beta; by default chosen for the uplink."""
     memory: Literal["standard", "global", "printed"] = "standard"
-    """`global` subtracts the returned mean from the error memory, as the authors' code does; `printed` also adds only 1/N of
-    the update, as equation (9) of [G] prints it. Neither is guaranteed to converge."""
+    """The new error memory, from the update u and the old memory e: `standard` u + e - q_i; `global` u + e - q, as in the
+    authors' code; `printed` u / N + e - q, as in equation (9) of [G]. The last two are not guaranteed to converge."""
     mean_compressor: AnyGroupedCompressor | None = None
     """Compresses the mean q on its way to clients, such as uniform:8@layer; exact by default. It must be unbiased, and
     updates must have no memory [G, B.2, after equation (9)]. The server then uses what clients decode, and the trackers sum

@@ -153,8 +153,8 @@ class BVRLSGD(UpdatedGradient, TwoExchanges):
     """
 
     period: Count = 1
-    """T: in rounds t with t mod T > 0, g is updated by differences, each the mean of K batches of `batch_size`
-    examples."""
+    """T: rounds t with t mod T = 0 have large batches. In the others, clients send the change of their gradients over K
+    batches of `batch_size` examples, and g moves by the mean change."""
     trainers: Literal["all", "one"] = "all"
     """Who takes the steps: all participants, or one that is drawn."""
 
@@ -200,8 +200,8 @@ class FedPAGE(RenewedGradient, TwoExchanges):
 
     With `steps_from="own"` a round has one exchange, as FedAMD's paper counts it. In a renewal the server takes a step along
     -g, and there are no local steps. Otherwise a participant starts from g plus its own difference of large-batch gradients:
-    one step along it, then K of the recursion. It sends (W - w) / (a (K + 1)), and g becomes minus the mean. The server's
-    rate therefore multiplies a gradient, so use 0.1 rather than 1.
+    one step along it, then K of the recursion. It sends its mean step (W - w) / (a (K + 1)), and g becomes minus the mean of
+    these. So the server's rate multiplies a gradient: use 0.1 rather than 1.
     """
 
     steps_from: Literal["mean", "own"] = "mean"

@@ -31,7 +31,7 @@ class ReferenceUplink(CompressedUplink):
     """The base of uplinks with a reference r, the last update that the client sent."""
 
     compressor: AnyCompressor = Dense()
-    """C, or its spelling, such as top_k:1/64. Dense by default: an update is sent whole or skipped."""
+    """C, or its spelling, such as top_k:1/64. By default, updates are not compressed."""
 
     @property
     def has_reference(self) -> bool:
