@@ -91,6 +91,15 @@ def test_training_that_diverges_stops_and_blames_nobody(tmp_path, caplog, nodes,
         serve(grid, algorithm, "mlp:8", "digits", settings | {"local_lr": 0.1})
 
 
+def test_a_round_whose_step_is_not_finite_leaves_the_checkpoint_of_the_round_before(tmp_path):
+    """The downlink notices it, when momentum and the clients' states have already moved."""
+    label = "fed_ef_sgd:downlink=broadcast,momentum=0.9,compressor=sign"
+    with pytest.raises(Diverged, match="an update is not finite in round 1"):
+        run(federation(tmp_path), tmp_path, label, server_lr=3e38, local_lr=100.0)
+    saved = load_tensors(RunDirectory(tmp_path / "run").checkpoint)[0]
+    assert not saved["server/clients/sequences"].any() and not saved["server/optimizer/momentum"].any()
+
+
 def test_one_bad_client_alone_in_a_round_does_not_stop_the_others(tmp_path, caplog):
     grid = federation(tmp_path)
     grid.spoil = lambda node, reply: not_a_number(reply) if node == 101 and trained(reply) else reply
