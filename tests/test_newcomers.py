@@ -49,6 +49,21 @@ def test_a_trials_certificate_always_names_this_machine(tmp_path) -> None:
     assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
 
 
+def test_a_second_command_overwrites_no_keys(tmp_path, monkeypatch, capsys) -> None:
+    pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+    from laconic.flower import local_keys
+
+    monkeypatch.setattr("sys.argv", ["local_keys", str(tmp_path / "keys"), "--nodes", "1"])
+    local_keys.main()
+    first = {path.name: path.read_bytes() for path in (tmp_path / "keys").iterdir()}
+    assert set(first) == {"ca.crt", "superlink.crt", "superlink.key", "node-0", "node-0.pub"}
+    with pytest.raises(SystemExit) as ended:
+        local_keys.main()
+    assert ended.value.code == 2
+    assert "ca.crt exists already; choose another folder" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in (tmp_path / "keys").iterdir()} == first
+
+
 def test_a_pair_of_arrays_cannot_be_divided() -> None:
     with pytest.raises(DataError, match=r"a tuple cannot be divided; pass laconic.data.from_arrays\(\[\("):
         laconic.data.divide(clients()[0], clients=3, partition="iid")  # type: ignore[type-var]

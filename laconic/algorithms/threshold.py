@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
@@ -22,9 +22,15 @@ class RelativeThreshold(Part):
     threshold: Annotated[float, Field(ge=0)] | None = None
     """The threshold itself, instead of `constant` and `alpha`."""
     constant: Annotated[float, Field(ge=0)] | Literal["suggested"] | None = None
-    """The paper calls it C, and D in accelerated aggregation."""
+    """The paper calls it C, and D in accelerated aggregation. Setting it unsets a threshold that a recipe has set."""
     alpha: Annotated[float, Field(gt=0)] = 1.0
     """alpha of `constant` / (alpha n)."""
+
+    def replace(self, **changes: Any) -> Self:
+        # Setting the constant unsets the threshold, which would take precedence.
+        if changes.get("constant") is not None and "threshold" not in changes:
+            changes["threshold"] = None
+        return super().replace(**changes)
 
     def limit(self, context: RoundContext) -> float | None:
         """The threshold in this round; None if neither `threshold` nor `constant` is set."""

@@ -22,9 +22,10 @@ from laconic.report.tables import new_table
 from laconic.report.units import duration
 from laconic.reproduce.catalog import PAPERS, REPRODUCTIONS, find
 from laconic.reproduce.document import draw_figures, load, render, save
+from laconic.reproduce.plans import Data
 from laconic.reproduce.progress import PAGE
 from laconic.reproduce.queue import Queue, lower_priority
-from laconic.reproduce.runner import ONLY_FULL, Data, Skipped, collect
+from laconic.reproduce.runner import ONLY_FULL, Skipped, collect
 from laconic.reproduce.study import Mode, Reproduction, Study
 from laconic.reproduce.tables import BRACKETS, about, grids, verdicts
 

@@ -78,8 +78,11 @@ class Part:
         return type(self)(**{**self.parameters(), **changes})
 
     def table(self) -> dict[str, Any]:
-        """The part as a config table: its name, and all parameters that are not None."""
-        values = {key: value for key, value in self.parameters().items() if value is not None}
+        """The part as a config table: its name and its parameters. None is left out, or "none" if it is not the default."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        omitted = {field.name for field in fields if field.default is None and getattr(self, field.name) is None}
+        values = {key: value for key, value in self.parameters().items() if key not in omitted}
+        values = {key: "none" if value is None else value for key, value in values.items()}
         return {"name": self.name} | {key: v if isinstance(v, int | float) else str(v) for key, v in values.items()}
 
 

@@ -8,8 +8,10 @@ from logging import Logger, getLogger
 from laconic.core.errors import PacketError
 from laconic.core.state_dict import StateDict
 
-EXCUSED = ("stale", "failed")
-"""Reasons that are no violation: the client was slow, or its process failed."""
+UNSTABLE = "unstable"
+"""The reason of a node that reports that its own update is not finite, so that it cannot send it."""
+EXCUSED = ("stale", "failed", UNSTABLE)
+"""Reasons that are no violation: the client was slow, its process failed, or it has no finite update."""
 FEW = 3
 """Maximum number of refused replies of a round that are logged one by one."""
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
+
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.methods.exchange import BUFFERS, CONFIRM, MODEL, Exchange, Phase, PhaseTable
 from laconic.algorithms.uplinks.base import Uplink
@@ -59,6 +61,9 @@ class CodedVector:
         payload: Payload = decode_body(self.bodies[0], self.layout)
         for body in self.bodies[1:]:
             payload = SumPayload(payload, decode_body(body, self.layout))
+        # Each body is finite, but their sum may not be. No entry is larger than the norm.
+        if len(self.bodies) > 1 and payload.norm() > torch.finfo(self.layout.dtype).max:
+            raise PacketError("not finite", "a sum beyond the range of numbers")
         return payload
 
     def norm(self) -> float:

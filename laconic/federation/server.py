@@ -248,11 +248,14 @@ class Server:
             self.averages = model.lerp(self.model, weight), buffers.lerp(self.buffers, weight)
 
     def _path(self) -> float | None:
-        """The sum of the local rates of a client of median size in this round, if the optimizer needs it."""
+        """The sum of the local rates of a client of median size in this round, if the optimizer needs it.
+
+        Of two middle sizes the smaller one counts: of two clients, one could claim any size.
+        """
         if not self.algorithm.optimizer.needs_path:
             return None
         # The median: a node may claim any number of examples, and must not lengthen the steps of all.
-        return self.algorithm.method.path(self.round, int(np.median(self.client_sizes())))
+        return self.algorithm.method.path(self.round, int(np.quantile(self.client_sizes(), 0.5, method="lower")))
 
     def _restart_shared_states(self) -> None:
         """Set the states that clients share to 0 on both sides if a client was blocked.

@@ -135,6 +135,10 @@ def main() -> None:
         help="further name or address of the SuperLink; localhost and 127.0.0.1 are included; repeatable",
     )
     arguments = parser.parse_args()
+    keys = LocalKeys(arguments.folder)
+    written = [keys.authority, keys.certificate, keys.key, *(keys.node(number) for number in range(arguments.nodes))]
+    if present := [path for path in written if path.exists()]:
+        parser.error(f"{present[0]} exists already; choose another folder")
     make_local_keys(arguments.folder, arguments.nodes, arguments.host or ())
     print(f"written to {arguments.folder}: ca.crt, superlink.crt, superlink.key, node-0, node-0.pub, …")
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from logging import getLogger
 
 from laconic.federation.blocklist import EXCUSED
+from laconic.federation.blocklist import UNSTABLE as REPORTED
 from laconic.federation.policy import ExchangeReport, Outcome, Refusal, ReplyPolicy
 from laconic.flower.roster import Roster
 from laconic.run.training import DIVERGENCE_HINT, Diverged
 
 LOG = getLogger("flwr.laconic")
-UNSTABLE = {"not finite", "exploding"}
-"""Reasons for which updates of honest clients are refused when training diverges."""
+UNSTABLE = {"not finite": "not finite", "exploding": "exploding", REPORTED: "not finite"}
+"""Reasons for which updates of honest clients are refused or not sent when training diverges, and their names in errors."""
 
 
 class NodePolicy(ReplyPolicy):
@@ -23,7 +24,7 @@ class NodePolicy(ReplyPolicy):
         self._repeat = repeat
         """Whether to repeat a round without a valid reply. With privacy noise it is not repeated."""
         self._unstable: dict[int, int] = {}
-        """By client: its violations for unstable updates since the last exchange with a valid reply."""
+        """Clients with unstable updates since the last exchange with a valid reply, and their violations for them."""
 
     def judge(self, report: ExchangeReport) -> Outcome:
         """Without a valid reply, training has diverged or the round is repeated."""
@@ -42,15 +43,16 @@ class NodePolicy(ReplyPolicy):
     def _stop_if_diverged(self, round: int, unstable: list[Refusal]) -> None:
         """One unstable client among others may be faulty. If two clients, or all, are unstable, training has diverged."""
         for refusal in unstable:
-            self._unstable[refusal.client] = self._unstable.get(refusal.client, 0) + 1
+            counts = refusal.error.reason not in EXCUSED
+            self._unstable[refusal.client] = self._unstable.get(refusal.client, 0) + counts
         others = {*self.roster.clients()} - {*self._unstable}
         if others and len(self._unstable) < 2:
             return
         for refusal in unstable:
             LOG.warning("laconic: the reply of %s was refused: %s", self.roster.name(refusal.client), refusal.error)
-            self._unstable[refusal.client] -= 1
+            self._unstable[refusal.client] -= refusal.error.reason not in EXCUSED
         for client, count in self._unstable.items():
             # Violations of earlier exchanges, in which the client was the only unstable one.
             self.blocklist.clear(client, count)
-        reasons = " or ".join(sorted({refusal.error.reason for refusal in unstable}))
+        reasons = " or ".join(sorted({UNSTABLE[refusal.error.reason] for refusal in unstable}))
         raise Diverged(f"every update in round {round + 1} is {reasons}: {DIVERGENCE_HINT}")

@@ -141,12 +141,12 @@ class FederatedTraining(Training):
         wasted, rest = Ledger(), SHORTEST_REST
         while True:
             self.presence.wait_for_nodes()
-            before = self.server.round
+            before, used = self.server.round, self.server.clients.sequences.copy()
             try:
                 finished = super()._round()
             except Diverged:
-                if self.server.round == before:
-                    # The checkpoint must not contain the violations that were cleared.
+                # The checkpoint must contain neither the violations that were cleared nor a part of a round.
+                if self.server.round == before and np.array_equal(used, self.server.clients.sequences):
                     self._save(self)
                 raise
             if finished.outcome is Outcome.PROCEED:

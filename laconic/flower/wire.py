@@ -11,6 +11,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from laconic.core.errors import PacketError
+from laconic.federation.blocklist import UNSTABLE
 from laconic.federation.messages import Instruction, Reply
 
 RECORD = "laconic"
@@ -51,9 +52,13 @@ def refusal(reason: str, detail: str) -> RecordDict:
 
 
 def _refusal_error(record: ConfigRecord) -> PacketError:
-    """A node's refusal as an error. A node may say that an instruction is old or its plan lost; all else is its failure."""
+    """A node's refusal as an error. A node chooses one of three reasons; any other is a failure of the node.
+
+    The three: its instruction is old, it has lost the plan, or its update is not finite, which compressors notice.
+    """
+    reasons = {"stale": "stale", UNKNOWN_RUN: UNKNOWN_RUN, "not finite": UNSTABLE}
     reason, detail = record.get("refused"), sanitized(record.get("detail"))
-    return PacketError(reason, detail) if reason in ("stale", UNKNOWN_RUN) else PacketError("failed", detail)
+    return PacketError(reasons.get(reason, "failed") if isinstance(reason, str) else "failed", detail)
 
 
 def sanitized(text: object, limit: int = 300) -> str:

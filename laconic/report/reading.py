@@ -299,7 +299,8 @@ def _client_metrics(path: Path) -> Table | None:
             raise ValueError(f"{path.name} has more than {MOST_VALUES} values")
     columns = dict(zip(map(_name, header), map(list, zip(*rows, strict=True)), strict=True))
     numbers = columns.pop("client", [])
-    clients = [*map(_name, columns.pop("name", numbers))]
+    named = columns.pop("name", None)
+    clients = [*map(_name, numbers)] if named is None else [printable(name[:LONGEST_LABEL]) for name in named]
     values = {name: [_short(_number(name, float(value))) for value in texts] for name, texts in columns.items()}
     return {"clients": clients, "values": values} if values else None
 
@@ -315,9 +316,12 @@ def _label_counts(path: Path) -> list[list[float]] | None:
 
 def _names(path: Path) -> dict[str, list[str]]:
     """The names of clients and classes; empty where they have none."""
-    found = json.loads(_text(path)) if path.exists() else {}
-    kinds = {kind: found.get(kind, [])[:CLIENTS] for kind in ("clients", "classes")}
-    return {kind: [printable(name[:LONGEST_LABEL]) for name in names] for kind, names in kinds.items()}
+    try:
+        found = json.loads(_text(path)) if path.exists() else {}
+        kinds = {kind: found.get(kind, [])[:CLIENTS] for kind in ("clients", "classes")}
+        return {kind: [printable(name[:LONGEST_LABEL]) for name in names] for kind, names in kinds.items()}
+    except UNREADABLE as error:
+        raise ValueError(f"{path.name}: {error}") from None
 
 
 def _matrix(rows: list[list[float]]) -> list[list[float]]:

@@ -134,6 +134,7 @@ def _figure_8_10(figure: int, steps: int) -> Study:
         ),
         measures=(fedamd.GRADIENTS, fedamd.BITS, FINAL, LAST_FIVE, TRAINING_LOSS),
         claims=claims,
+        second=fedamd.LOSS_AGAINST_GRADIENTS,
         seeds=3,
         short=FULL_ONLY,
         quick=("scaffold, A = 40",),
@@ -165,6 +166,7 @@ FEDAMD_FIGURES_5_10 = Reproduction(
                 for steps in (5, 10, 20)
                 for text, claim in fedamd.optimal(("p = 0.5", "p = 0.7"), case=f", K = {steps}").items()
             },
+            second=("training_loss", "round"),
             seeds=3,
             short=FULL_ONLY,
             quick=("p optimal, K = 5",),
@@ -172,7 +174,7 @@ FEDAMD_FIGURES_5_10 = Reproduction(
     },
 )
 
-# FedCAMS, Figures 5 to 8: ConvMixer, gamma, participants of FedCAMS, CIFAR-100. They need a GPU.
+# FedCAMS, Figure 1 on CIFAR-10, and Figures 5 to 8: ConvMixer, gamma, participants of FedCAMS, CIFAR-100. They need a GPU.
 
 _COMPRESSED = _runs(fedcams.FIGURE_4, "fedcams-figure4")
 _ADAPTIVE = _runs(fedcams.FIGURES_1_3, "fedcams-figure1")
@@ -183,16 +185,47 @@ _MODELS = {model: f"--model {model}" for model in ("resnet18", "convmixer_256_8"
 _TEN = f"{_CLIENTS} --participants 10"
 
 
+_BASELINES = ("fed_avg", "fed_adam", "fed_yogi", "fed_amsgrad")
+
+
+def _best(model: str) -> dict[str, Claim]:
+    others = tuple(f"{name}, {model}" for name in _BASELINES)
+    return {f"FedAMS ends with the highest accuracy, {model}": Claim(LAST_FIVE, "more", f"fed_ams, {model}", others)}
+
+
 def _on_a_gpu(title: str, experiment: Experiment, quick: str, **details: object) -> Study:
     study = Study(f"{title} (needs a GPU)", experiment, quick=(quick,), needs_gpu=True, short=FULL_ONLY)
     return replace(study, **details)  # type: ignore[arg-type]
 
 
 FEDCAMS_FIGURES_5_8 = Reproduction(
-    "Figures 5 to 8: ConvMixer, gamma during training, the number of participants of FedCAMS, CIFAR-100",
+    "Figures 1 and 5 to 8: CIFAR-10, ConvMixer, gamma during training, the number of participants of FedCAMS, CIFAR-100",
     f"{fedcams.PAPER}. A client compresses the sum of its update and its error memory. gamma is the distance between the "
     "compressed mean of these sums and the mean of the compressed sums, divided by the norm of the mean update",
     {
+        "fedcams-figure1-cifar10": _on_a_gpu(
+            "Figure 1: baselines, CIFAR-10",
+            Experiment(f"--dataset cifar10 {_TEN}", _crossed(_ADAPTIVE, _MODELS), rounds=500),
+            "fed_amsgrad, convmixer_256_8",
+            measures=(FINAL, LAST_FIVE, TRAINING_LOSS),
+            claims=_best("resnet18")
+            | _best("convmixer_256_8")
+            | {
+                "FedYogi is near FedAMS, resnet18": Claim(
+                    LAST_FIVE, "near", "fed_yogi, resnet18", "fed_ams, resnet18", margin=1
+                ),
+                "FedAvg is above FedAdam and FedAMSGrad, resnet18": Claim(
+                    LAST_FIVE, "more", "fed_avg, resnet18", ("fed_adam, resnet18", "fed_amsgrad, resnet18")
+                ),
+                "every adaptive optimizer is above FedAvg, convmixer_256_8": Claim(
+                    LAST_FIVE,
+                    "more",
+                    tuple(f"{name}, convmixer_256_8" for name in ("fed_ams", *_BASELINES[1:])),
+                    "fed_avg, convmixer_256_8",
+                ),
+            },
+            second=("training_loss", "round"),
+        ),
         "fedcams-figure5": _on_a_gpu(
             "Figure 5: CIFAR-10, ConvMixer-256-8",
             Experiment(f"--dataset cifar10 --model convmixer_256_8 {_TEN}", _COMPRESSED, rounds=500),
@@ -205,6 +238,7 @@ FEDCAMS_FIGURES_5_8 = Reproduction(
                 ),
             },
             against="bytes_up",
+            second=("training_loss", "bytes_up"),
         ),
         "fedcams-figure6": _on_a_gpu(
             "Figure 6: gamma, CIFAR-10",
@@ -241,15 +275,8 @@ FEDCAMS_FIGURES_5_8 = Reproduction(
             Experiment(f"--dataset cifar100 {_TEN}", _crossed(_ADAPTIVE, _MODELS), rounds=500),
             "fed_yogi, resnet18",
             measures=(FINAL, LAST_FIVE, TRAINING_LOSS),
-            claims={
-                f"FedAMS ends with the highest accuracy, {model}": Claim(
-                    LAST_FIVE,
-                    "more",
-                    f"fed_ams, {model}",
-                    tuple(f"{name}, {model}" for name in ("fed_avg", "fed_adam", "fed_yogi", "fed_amsgrad")),
-                )
-                for model in _MODELS
-            },
+            claims={text: claim for model in _MODELS for text, claim in _best(model).items()},
+            second=("training_loss", "round"),
         ),
     },
 )

@@ -46,6 +46,7 @@ PAPERS: dict[str, dict[str, Reproduction]] = {
     "FedBNLACA": {
         "fedbnlaca-figures1-4": fedbnlaca.FIGURES_1_4,
         "fedbnlaca-threshold": fedbnlaca.THRESHOLDS,
+        "fedbnlaca-variants": fedbnlaca.VARIANTS,
         "fedbnlaca-figures5-20": appendices.FEDBNLACA_FIGURES_5_20,
         "fedbnlaca-figure21": appendices.FEDBNLACA_FIGURE_21,
     },

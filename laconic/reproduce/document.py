@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from laconic.core import counted
 from laconic.reproduce.catalog import PAPERS, REPRODUCTIONS
 from laconic.reproduce.claims import WORDS, Verdict
-from laconic.reproduce.runner import Data
+from laconic.reproduce.plans import Data, has
 from laconic.reproduce.study import Reproduction, Study
 from laconic.reproduce.tables import BRACKETS, about, as_run, command, draw, grids, shortened, verdicts
 from laconic.run import plain
@@ -22,20 +23,29 @@ FRONTIER = "frontier.md"
 
 def save(name: str, study: Study, data: Data, docs: Path) -> list[Path]:
     """Write a study's data and figure, and render the pages again. Return the written paths."""
-    path, figure = docs / "data" / f"{name}.json", docs / "figures" / f"{name}.svg"
-    for file in (path, figure):
-        file.parent.mkdir(parents=True, exist_ok=True)
+    path = docs / "data" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(spelled(data))
-    written = [path] + ([figure] if draw(study, data, figure) else [])
-    return [*written, *render(docs)]
+    return [path, *_draw(name, study, data, docs), *render(docs)]
+
+
+def _draw(name: str, study: Study, data: Data, docs: Path) -> list[Path]:
+    """Draw the figures of a study, the second only if all runs have its metric. Return the written paths."""
+    folder = docs / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {
+        folder / file: each
+        for file, each in study.figures(name).items()
+        if each is study or all(has(run, each.drawn) for run in data.get("runs", {}).values())
+    }
+    return [path for path, each in figures.items() if draw(each, data, path)]
 
 
 def draw_figures(docs: Path) -> list[Path]:
     """Draw the figures of all studies with data in `docs`. Return the written paths."""
     studies = {name: study for each in REPRODUCTIONS.values() for name, study in each.studies.items()}
     stored = {name: data for name in studies if (data := load(name, docs)) is not None}
-    paths = {name: docs / "figures" / f"{name}.svg" for name in stored}
-    return [path for name, path in paths.items() if draw(studies[name], stored[name], path)]
+    return [path for name, data in stored.items() for path in _draw(name, studies[name], data, docs)]
 
 
 def spelled(data: Data) -> str:
@@ -131,8 +141,8 @@ def _summary(docs: Path) -> str:
     lines = [
         "# Reproductions",
         "",
-        "We reran tables and figures of five papers with Laconic. The pages show the papers' numbers next to ours, and "
-        "which of the papers' claims hold. Findings from one seed describe that run only. The last entry, Laconic, is "
+        "We reran tables and figures of five papers with Laconic. Each paper's page shows its numbers next to ours, which "
+        "of its claims hold, and all findings. Findings from one seed describe that run only. The last entry, Laconic, is "
         "about our own studies.",
         "",
         *_findings(docs),
@@ -212,7 +222,8 @@ def _paper(paper: str, docs: Path) -> str:
     lines = [
         f"# {paper}",
         "",
-        "See [Reproductions](../reproductions.md) for the findings and for how claims are judged.",
+        *_details(paper, docs),
+        "See [Reproductions](../reproductions.md) for how claims are judged.",
         "",
         "| name | what | studies run | " + " | ".join(WORDS) + " |",
         "|---|---|---|" + "---|" * len(WORDS),
@@ -227,13 +238,21 @@ def _paper(paper: str, docs: Path) -> str:
 
 
 def _findings(docs: Path) -> list[str]:
-    findings = _discussion(docs, "findings")
+    """The main findings of each paper in one or two sentences."""
+    summary = _discussion(docs, "summary")
     lines = [
-        f"- **[{paper}]({_page(paper)}).** {findings[paper]} {_seeds(PAPERS[paper], docs)}"
+        f"- **[{paper}]({_page(paper)}).** {summary[paper]} {_seeds(PAPERS[paper], docs)}"
         for paper in PAPERS
-        if paper in findings
+        if paper in summary
     ]
     return [*lines, ""] if lines else []
+
+
+def _details(paper: str, docs: Path) -> list[str]:
+    """The findings of a paper, for its own page."""
+    findings = _discussion(docs, "findings").get(paper)
+    # Links are relative to the first page, which is one folder up.
+    return [re.sub(r"\]\((?!https?:|#)", "](../", findings), ""] if findings else []
 
 
 def _seeds(reproductions: Mapping[str, Reproduction], docs: Path) -> str:
@@ -281,8 +300,10 @@ def _section(name: str, study: Study, docs: Path, figures: str) -> list[str]:
     lines += _claims(study, data, docs)
     if note := _discussion(docs, "notes").get(name):
         lines += ["", note]
-    if (docs / "figures" / f"{name}.svg").exists():
-        lines += ["", f"![{study.title}]({figures}/{name}.svg)"]
+    for file, each in study.figures(name).items():
+        if (docs / "figures" / file).exists():
+            title = study.title if each is study else f"{study.title}: {each.drawn.replace('_', ' ')}"
+            lines += ["", f"![{title}]({figures}/{file})"]
     return lines
 
 

@@ -291,6 +291,7 @@ def _figure_4(symbol: str, title: str, options: str, short: Short, quick: tuple[
         claims=claims,
         beside="fed-ef-figure4-n" if symbol == "m" else "",
         drawn="gradient_norm_squared",
+        second=("objective", "round"),
         seeds=10,
         short=short,
         quick=quick,

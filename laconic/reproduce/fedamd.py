@@ -13,8 +13,8 @@ from laconic.reproduce.experiments import (
     FED_AMD_SHUFFLED,
     Experiment,
 )
-from laconic.reproduce.measures import FINAL, LAST_FIVE, TRAINING_LOSS, Measure, to_accuracy
-from laconic.reproduce.study import FULL_ONLY, Reproduction, Short, Study
+from laconic.reproduce.measures import FINAL, LAST_FIVE, TRAINING_CURVE, TRAINING_LOSS, Measure, to_accuracy
+from laconic.reproduce.study import FULL_ONLY, Axis, Reproduction, Short, Study
 
 PAPER = "FedAMD (Wu et al., ICML 2023)"
 GRADIENTS, BITS, ROUNDS = (to_accuracy(0.75, cost) for cost in ("1e5 gradients", "x 32 Mbit", "rounds"))
@@ -92,6 +92,8 @@ def _claims(participants: int) -> dict[str, Comparable]:
     return claims
 
 
+LOSS_AGAINST_GRADIENTS: tuple[str, Axis] = ("training_loss", "gradients")
+"""The second axes of Figures 8 to 10."""
 LEARNED = 50.0
 """Runs that all end below this have failed, and their order says nothing."""
 
@@ -105,6 +107,7 @@ def _table_2(participants: int, quick: tuple[str, ...], order: str = "", short: 
         measures=MEASURES,
         paper=_paper(_PAPER_TABLES[participants]),
         claims=_claims(participants),
+        second=LOSS_AGAINST_GRADIENTS,
         seeds=3,
         short=short,
         quick=quick,
@@ -224,7 +227,7 @@ FIGURES_2_4 = Reproduction(
                 rates=FED_AMD_RATES,
                 long_trials=tuple(f"{form}, b = {batch}" for form in _FORMS for batch in _BATCHES),
             ),
-            measures=(FINAL, LAST_FIVE, TRAINING_LOSS),
+            measures=(FINAL, LAST_FIVE, TRAINING_LOSS, TRAINING_CURVE),
             claims={
                 f"b = full is above b = 256 and b = 64, {form} (Figures 2 to 4, appendix F.2.1)": Claim(
                     LAST_FIVE, "more", f"{form}, b = full", (f"{form}, b = 256", f"{form}, b = 64")
@@ -236,7 +239,14 @@ FIGURES_2_4 = Reproduction(
                     LAST_FIVE, "near", f"{form}, b = 256", f"{form}, b = 64", margin=2
                 )
                 for form in _FORMS
+            }
+            | {
+                f"b = 256 attains a lower training loss than b = 64 during training, {form} (appendix F.2.1)": Claim(
+                    TRAINING_CURVE, "less", f"{form}, b = 256", f"{form}, b = 64"
+                )
+                for form in _FORMS
             },
+            second=("training_loss", "round"),
             seeds=3,
             short=_SHORT_PATTERNS,
             quick=("p optimal, b = full", "p optimal, b = 64", "{0,1}, b = 256"),
@@ -256,6 +266,7 @@ def _figure_5_7(steps: int, participants: int) -> Study:
         _patterns(participants, steps),
         measures=(FINAL, LAST_FIVE, TRAINING_LOSS),
         claims={**best, **(exception if full and steps != 10 else _SEQUENCES)},
+        second=("training_loss", "round"),
         seeds=3,
         learned=LEARNED,
         short=FULL_ONLY if full else _SHORT_STEPS[steps],
@@ -300,6 +311,7 @@ def _emnist(dataset: str) -> Study:
             "{0,1} is above {0,0,1} (F.3)": Claim(LAST_FIVE, "more", SEQUENTIAL, "fed_amd {0,0,1}"),
             "p optimal is above p = 0.5 (F.3)": Claim(LAST_FIVE, "more", CONSTANT, "fed_amd p = 0.5"),
         },
+        second=("accuracy", "gradients"),
         seeds=3,
         short=Short(rounds=100, rates=("0.1", "0.02"), trial=20),
         quick=("fed_avg", CONSTANT, "fed_page"),

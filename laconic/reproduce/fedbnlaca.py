@@ -147,3 +147,36 @@ THRESHOLDS = Reproduction(
         ),
     },
 )
+
+_BOTH = f"--algorithm fed_bnlaca {_AMS} {_TOP} {_DOWN} {_THRESHOLD}"
+_SUGGESTED = " ".join(f"--set {link}.constant=suggested --set {link}.alpha=1e-6" for link in ("uplink", "downlink"))
+"""With alpha = 1e-6, 100 clients and 50 participants, the threshold is 0.43."""
+VARIANTS = Reproduction(
+    "Options that the paper describes and does not compare: the LAG rule, the error memory of a skip, the first mirrors, "
+    "the compressed model, and C / (alpha S)",
+    f"{PAPER}. LAG skips an update that has changed less than the model has moved in the last ten rounds",
+    {
+        "fedbnlaca-variants": Study(
+            "MNIST, MLP, two classes a client: our own study",
+            Experiment(
+                _MLP,
+                {
+                    "fed_nlaa": f"--algorithm fed_nlaa {_AMS} {_THRESHOLD}",
+                    "LAG, alpha 0.03": f"--algorithm fed_ams {_AMS} --uplink lag --set uplink.alpha=0.03",
+                    "LAG, alpha 0.01": f"--algorithm fed_ams {_AMS} --uplink lag --set uplink.alpha=0.01",
+                    "fed_nlaca, threshold 1": f"--algorithm fed_nlaca {_AMS} {_TOP} --set uplink.threshold=1",
+                    "fed_nlaca, threshold 1, (D.1)": f"--algorithm fed_nlaca {_AMS} {_TOP} --set uplink.threshold=1 "
+                    "--set uplink.skip_feedback=computed",
+                    "fed_bnlaca": _BOTH,
+                    "fed_bnlaca, mirrors from 0": f"{_BOTH} --set downlink.mirror_start=zero",
+                    "fed_bnlaca, as printed": f"{_BOTH} --set downlink.literal=true",
+                    "fed_bnlaca, C / (alpha S)": f"--algorithm fed_bnlaca {_AMS} {_TOP} {_DOWN} {_SUGGESTED}",
+                },
+                rounds=60,
+            ),
+            measures=(SKIP_RATE, FINAL, LAST_FIVE, MEGABYTES, to_accuracy(0.85, "MB both ways")),
+            against="bytes",
+            quick=("LAG, alpha 0.01", "fed_bnlaca, as printed"),
+        )
+    },
+)

@@ -57,6 +57,7 @@ def _figure_4(setting: str, title: str, gpu: bool, quick: tuple[str, ...] = ("si
         measures=(FINAL, LAST_FIVE, TRAINING_LOSS, PAPER_BITS_UP, to_accuracy(0.85, "uplink MB")),
         claims=_COMPRESSED_CLAIMS,
         against="bytes_up",
+        second=("training_loss", "bytes_up"),
         short=Short(rounds=40),
         needs_gpu=gpu,
         quick=quick,
@@ -240,6 +241,7 @@ def _figure_1(setting: str, title: str, short: Short, quick: tuple[str, ...]) ->
             ),
             "FedAvg is above FedAdam and FedAMSGrad": Claim(LAST_FIVE, "more", "fed_avg", ("fed_adam", "fed_amsgrad")),
         },
+        second=("training_loss", "round"),
         short=short,
         quick=quick,
     )

@@ -117,12 +117,13 @@ STEPS = {
     **{f"{DENSE}, {steps} steps": f"{REFERENCES[DENSE]} --local-steps {steps}" for steps in (10, 20, 50)},
     **{f"{SPARSE}, {steps} steps": f"{BEST[SPARSE]} --local-steps {steps}" for steps in (10, 20, 50)},
     **{
-        f"{SPARSE}, 20 steps, {count} participants": f"{BEST[SPARSE]} --local-steps 20 --participants {count}"
+        f"{name}, 20 steps, {count} participants": f"{line} --local-steps 20 --participants {count}"
+        for name, line in ((DENSE, REFERENCES[DENSE]), (SPARSE, BEST[SPARSE]))
         for count in (5, 10)
     },
     f"{SPARSE}, 20 steps, 740 rounds": f"{LONGER['fed_laconic, 740 rounds']} --local-steps 20",
 }
-"""More work per round, and fewer participants."""
+"""More work per round, and fewer participants, for both sides."""
 
 
 def _steps() -> Study:

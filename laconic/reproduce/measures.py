@@ -36,6 +36,8 @@ class Measure:
     """Whether to print the standard deviation over seeds."""
     otherwise: float | None = None
     """The number that stands for None in comparisons."""
+    metric: str = ""
+    """A metric that every run needs for it. Published runs without it are run again."""
 
     def text(self, value: float | None) -> str:
         """Format a value."""
@@ -115,7 +117,13 @@ LAST_FIVE = Measure(
     otherwise=0.0,
 )
 LOSS = Measure("test loss", lambda curve: _last(curve, "loss"), 3)
-TRAINING_LOSS = Measure("training loss", lambda curve: _last(curve, "training_loss"), 3)
+TRAINING_LOSS = Measure("training loss", lambda curve: _last(curve, "training_loss"), 3, metric="training_loss")
+TRAINING_CURVE = Measure(
+    "training loss, mean of all evaluations",
+    lambda curve: fmean(values) if (values := column(curve, "training_loss")) else None,
+    3,
+    metric="training_loss",
+)
 GRADIENT_NORM = Measure(
     "squared norm of the gradient", lambda curve: _last(curve, "gradient_norm_squared"), scientific=True
 )

@@ -22,19 +22,16 @@ from laconic import DataError, LaconicError
 from laconic.reproduce.document import load, save
 from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.options import options
+from laconic.reproduce.plans import Data, Plan, plan, same_form, unchanged
 from laconic.reproduce.progress import Line, newest, write
 from laconic.reproduce.runner import (
-    Data,
     Numbers,
-    Plan,
     Runner,
     Skipped,
     Stopped,
     by_seed,
     check_possible,
     computed,
-    plan,
-    same_form,
 )
 from laconic.reproduce.study import Mode, Study
 from laconic.run import Callback, Record, Run
@@ -183,7 +180,8 @@ class Queue:
         experiment = study.experiment
         assert experiment is not None
         wanted = extent(study, experiment, mode, stored, self.seeds)
-        kept: Data = stored["runs"] if stored is not None and same_form(stored, experiment, wanted) else {}
+        same = stored is not None and same_form(stored, experiment, wanted)
+        kept = unchanged(stored, experiment, wanted) if stored is not None and same else {}
         missing = [count for count in range(1, self.seeds + 1) if not _published(stored, experiment, wanted, count)]
         return [
             Job(
@@ -313,7 +311,8 @@ def _published(stored: Data | None, experiment: Experiment, wanted: Plan, seeds:
     """Whether the published data have this form, all settings, and as many seeds."""
     if stored is None or not same_form(stored, experiment, wanted):
         return False
-    return all(len(stored["runs"].get(label, {"seeds": []})["seeds"]) >= seeds for label in wanted.labels)
+    kept = unchanged(stored, experiment, wanted)
+    return all(len(kept.get(label, {"seeds": []})["seeds"]) >= seeds for label in wanted.labels)
 
 
 def hours(experiment: Experiment, wanted: Plan, label: str, *, trials: bool = False) -> float:

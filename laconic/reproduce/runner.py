@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import platform
 import re
 from collections.abc import Iterator
@@ -18,8 +19,18 @@ from laconic.core import counted
 from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import Curve, mean_of_last
 from laconic.reproduce.options import options, quick
-from laconic.reproduce.study import Mode, Short, Study
-from laconic.run import DIAGNOSTICS, WINDOW, Callback, RunDirectory, load_config, read_metrics, run_or_resume
+from laconic.reproduce.plans import Data, Plan, evaluated_every, plan, same_form, unchanged
+from laconic.reproduce.study import Mode, Study
+from laconic.run import (
+    DIAGNOSTICS,
+    Callback,
+    RunConfig,
+    RunDirectory,
+    load_config,
+    read_metrics,
+    run_or_resume,
+    started_with,
+)
 
 KEPT = (
     *("round", "accuracy", "loss", "training_loss", "bytes_up", "bytes_down", "paper_bits_up", "paper_bits_down"),
@@ -28,46 +39,6 @@ KEPT = (
 SAME = 0.01
 """How far, relative to its size, a metric of the same code may be off: rounding differs between machines."""
 Numbers = dict[str, dict[str, float | None]]
-Data = dict[str, Any]
-"""The data of a study: date and environment, and the curves of its runs or the computed rows."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The extent of a study in a mode."""
-
-    mode: Mode
-    rounds: int | None
-    """Rounds of each run; None if the options specify them."""
-    seeds: int
-    labels: tuple[str, ...]
-    rates: tuple[str, ...]
-    server_rates: tuple[str, ...]
-    trial: int
-    long_trial: int
-
-
-def plan(study: Study, experiment: Experiment, mode: Mode, seeds: int | None = None) -> Plan:
-    """Return the extent of a study in a mode."""
-    everything = tuple(experiment.runs)
-    short = study.short if mode == "short" and study.short else Short()
-    if mode == "quick":
-        return Plan(mode, None, 1, study.quick or everything[:4], experiment.rates[:1], (), 1, 1)
-    return Plan(
-        mode,
-        short.rounds or experiment.rounds or None,
-        seeds or (study.seeds if mode == "full" else 1),
-        short.labels or everything,
-        short.rates or experiment.rates,
-        experiment.server_rates if mode == "full" else (),
-        short.trial or experiment.trial,
-        short.trial or 100,
-    )
-
-
-def evaluated_every(stated: int, rounds: int) -> int:
-    """Return the rounds between evaluations: those in the options, or fewer, because a mean needs five evaluations."""
-    return min(stated, max(1, rounds // WINDOW))
 
 
 @dataclass(frozen=True)
@@ -89,18 +60,6 @@ class Rates:
     def data(self) -> Data:
         """The rates in the data of a study."""
         return {"rate": self.local} | ({} if self.server is None else {"server_rate": self.server})
-
-
-def same_form(stored: Data, experiment: Experiment, wanted: Plan) -> bool:
-    """Whether published data have the mode, the rounds, the common options and the rates of today's study.
-
-    Data whose options were not recorded do not.
-    """
-    rates = {"rates": [*wanted.rates], "server_rates": [*wanted.server_rates]}
-    tried = {"server_rates": []} | stored.get("tried", rates)
-    form = (stored["mode"], stored.get("rounds"), stored.get("setting"))
-    same = form == (wanted.mode, wanted.rounds, experiment.common)
-    return same and all(tried[name] == values for name, values in rates.items())
 
 
 ONLY_FULL = "only --full runs it"
@@ -197,7 +156,7 @@ class Runner:
         self.newest = date.min
         """The date on which the last run finished."""
         same = stored is not None and "runs" in stored and same_form(stored, experiment, wanted)
-        self.stored: dict[str, Data] = stored["runs"] if stored is not None and same else {}
+        self.stored: dict[str, Data] = unchanged(stored, experiment, wanted) if stored is not None and same else {}
         """Published runs of the same form. They are not run again, and their rates are not searched again."""
         self.outdated: list[str] = []
         """Labels whose published runs were made by other code, so that they are run again."""
@@ -220,8 +179,11 @@ class Runner:
 
     def _done(self, label: str) -> bool:
         directory = RunDirectory(self._directory(label))
-        records = read_metrics(directory.metrics) if directory.model.exists() else []
-        return len(records) >= (self.plan.rounds or 1) and self.plan.mode != "quick"
+        if self.plan.mode == "quick" or not directory.model.exists():
+            return False
+        if not started_with(self._config(self._settings(label) | {"seed": 0}), directory.path):
+            return False
+        return len(read_metrics(directory.metrics)) >= (self.plan.rounds or 1)
 
     def _directory(self, label: str, rate: str | None = None, seed: int = 0) -> Path:
         name = re.sub("[^a-zA-Z0-9.+_]+", "-", label)
@@ -230,22 +192,30 @@ class Runner:
 
     def runs(self, label: str) -> Data:
         """Run all seeds of one setting."""
+        settings, own = self._settings(label), {"options": self.experiment.runs[label]}
+        if "{rate}" not in self.experiment.runs[label]:
+            return own | self._seeds(label, settings)
+        # The best rate of the trials may still diverge in the longer run; then try the next best.
+        for rates in self._candidates(label, settings):
+            data = own | rates.data() | self._seeds(label, settings | rates.settings(), rates.name)
+            if "diverged" not in data:
+                break
+        return data | ({"trials": self.trials[label]} if label in self.trials else {})
+
+    def _settings(self, label: str) -> dict[str, Any]:
+        """Return the settings of a label, except the seed and the chosen rates."""
         settings = options(f"{self.experiment.common} {self.experiment.runs[label].replace('{rate}', '0')}")
         if self.plan.rounds is not None:
             # In full, a setting may have more rounds than the others.
             longer = settings.get("rounds", 0) if self.plan.mode == "full" else 0
             settings["rounds"] = max(self.plan.rounds, longer)
             settings["eval_every"] = evaluated_every(settings.get("eval_every", 1), self.plan.rounds)
-        if self.plan.mode == "quick":
-            settings = quick(settings)
-        if "{rate}" not in self.experiment.runs[label]:
-            return self._seeds(label, settings)
-        # The best rate of the trials may still diverge in the longer run; then try the next best.
-        for rates in self._candidates(label, settings):
-            data = rates.data() | self._seeds(label, settings | rates.settings(), rates.name)
-            if "diverged" not in data:
-                break
-        return data | ({"trials": self.trials[label]} if label in self.trials else {})
+        return quick(settings) if self.plan.mode == "quick" else settings
+
+    def _config(self, settings: dict[str, Any]) -> RunConfig:
+        # The five papers weigh all clients equally.
+        threads = {} if self.threads is None else {"threads": self.threads}
+        return load_config(None, {"weighting": "uniform"} | threads, settings)
 
     def _candidates(self, label: str, settings: dict[str, Any]) -> Iterator[Rates]:
         """Yield the published rates, if any, and then those of the trials, best first."""
@@ -325,10 +295,10 @@ class Runner:
         return sorted(accuracies, key=lambda rates: -accuracies[rates])
 
     def _run(self, settings: dict[str, Any], directory: Path, label: str) -> Finished:
-        """Run one setting with one seed, or read it from disk."""
-        # The five papers weigh all clients equally.
-        threads = {} if self.threads is None else {"threads": self.threads}
-        config = load_config(None, {"weighting": "uniform"} | threads, settings)
+        """Run one setting with one seed, or read it from disk. A run of other settings is moved out of the way."""
+        config = self._config(settings)
+        if not started_with(config, directory):
+            _set_aside(directory)
         records, diverged = run_or_resume(config, directory, [self.callback], label)
         if len(records) < config.rounds and not diverged:
             raise Stopped
@@ -338,6 +308,12 @@ class Runner:
         kept = [record for record in records if "accuracy" in record or "q_a" in record]
         curve = [{name: record[name] for name in KEPT if record.get(name) is not None} for record in kept]
         return Finished(curve, diverged, records[-1]["seconds"] if records else None)
+
+
+def _set_aside(directory: Path) -> None:
+    """Rename a run to the first free name with `-earlier-1`, `-earlier-2`, …"""
+    names = (directory.with_name(f"{directory.name}-earlier-{number}") for number in itertools.count(1))
+    directory.rename(next(path for path in names if not path.exists()))
 
 
 def _columns(curve: Curve) -> dict[str, list[Any]]:

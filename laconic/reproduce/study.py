@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from laconic.reproduce.claims import Comparable
 from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import Measure
 
+Axis = Literal["round", "bytes", "bytes_up", "paper_bits_up", "gradients"]
 Mode = Literal["short", "full", "quick"]
 """Shortened runs, the paper's runs, or a check on digits that takes seconds."""
 
@@ -52,10 +53,12 @@ class Study:
     """The name of a study whose runs the claims also compare, if any."""
     learned: float = 0.0
     """The accuracy, in %, that one of a claim's runs must reach at the end. A claim about runs that failed is not judged."""
-    against: Literal["round", "bytes", "bytes_up", "paper_bits_up"] = "round"
+    against: Axis = "round"
     """The figure's horizontal axis."""
     drawn: str = "accuracy"
     """The figure's vertical axis."""
+    second: tuple[str, Axis] | None = None
+    """The vertical and the horizontal axis of a second figure, if any."""
     seeds: int = 1
     """Number of seeds in the paper."""
     short: Short | None = None
@@ -70,6 +73,14 @@ class Study:
     """Further accuracies to which all runs are measured."""
     chance: float = 0.0
     """The accuracy of guessing, where the gain of `references` begins."""
+
+    def figures(self, name: str) -> dict[str, Study]:
+        """Return the file name of each figure, and the study with its axes."""
+        figures = {f"{name}.svg": self}
+        if self.second is not None:
+            drawn, against = self.second
+            figures[f"{name}-second.svg"] = replace(self, drawn=drawn, against=against)
+        return figures
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from laconic.core import counted
 from laconic.report import COLORS, COSTS, DASHES, scale_costs
 from laconic.reproduce.claims import Comparable, Result, Results, Verdict, judge
 from laconic.reproduce.measures import LAST_FIVE, Curve, Measure, both
-from laconic.reproduce.runner import Data, by_seed, curves, evaluated_every, plan
+from laconic.reproduce.plans import Data, evaluated_every, other_options, plan
+from laconic.reproduce.runner import by_seed, curves
 from laconic.reproduce.study import Study
 from laconic.reproduce.targets import END, WHY, bytes_to, costs, goals
 from laconic.run import WINDOW, over_seeds
@@ -228,7 +229,19 @@ def command(name: str, study: Study, data: Data) -> str:
     if earlier != today:
         added = " ".join(option for option in today if option not in earlier)
         return f"Made by an earlier version of {line}. The current version uses `{added}` instead.{_explained(added)}"
+    if changed := _changed(study, data):
+        return f"Made by an earlier version of {line}. {changed}"
     return f"Made by {line}." if _complete(study, data, seeds) else f"These are only some of the runs of {line}."
+
+
+def _changed(study: Study, data: Data) -> str:
+    """Return the runs that are known to have other options than today's, in words."""
+    if study.experiment is None:
+        return ""
+    changed = {
+        label: run["options"] for label, run in data["runs"].items() if other_options(run, study.experiment, label)
+    }
+    return " ".join(f"The options of `{label}` were `{recorded or 'none'}`." for label, recorded in changed.items())
 
 
 def as_run(data: Data) -> str:
@@ -285,7 +298,8 @@ def _left_out(study: Study, data: Data) -> str:
 
 def draw(study: Study, data: Data, path: Path) -> bool:
     """Draw the curves. Return False if there are none or matplotlib is missing."""
-    if "runs" not in data:
+    lines = {label: _lines(study, run) for label, run in data.get("runs", {}).items()}
+    if not any(places for seeds in lines.values() for places, _ in seeds):
         return False
     try:
         from matplotlib import rc_context  # late: an extra
@@ -300,8 +314,7 @@ def draw(study: Study, data: Data, path: Path) -> bool:
         figure = Figure(figsize=(8, 4.5 + 0.18 * long * -(-len(data["runs"]) // columns)), layout="constrained")
         axes = figure.subplots()
         for label, look in _looks(study, [*data["runs"]]).items():
-            seeds = [_line(study, curve) for curve in curves(data["runs"][label])]
-            _plot(axes, seeds, label=_entitled(label, data), **look)
+            _plot(axes, lines[label], label=_entitled(label, data), **look)
         for accuracy in (study.goals or goals(study, data)[:1]) if study.drawn == "accuracy" else ():
             axes.axhline(100 * accuracy, color=GRAY, linewidth=0.9, linestyle=(0, (6, 3)), zorder=1)
             place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "va": "bottom", "fontsize": 8}
@@ -344,8 +357,7 @@ def _looks(study: Study, labels: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def _plot(axes: Any, seeds: Sequence[tuple[list[float], list[float]]], color: str, **look: Any) -> None:
     """Plot the mean over seeds, with a band of one standard deviation."""
-    # The seeds of a run that diverged have fewer evaluations.
-    costs, values = ([*zip(*columns, strict=False)] for columns in zip(*seeds, strict=True))
+    costs, values = ([*zip(*columns, strict=True)] for columns in zip(*seeds, strict=True))
     places, means = [fmean(each) for each in costs], [fmean(each) for each in values]
     axes.plot(places, means, color=color, marker="." if len(places) <= FEW else None, **look)
     if len(seeds) > 1:
@@ -354,8 +366,14 @@ def _plot(axes: Any, seeds: Sequence[tuple[list[float], list[float]]], color: st
         axes.fill_between(places, low, high, color=color, alpha=0.2, linewidth=0)
 
 
-def _line(study: Study, curve: Curve) -> tuple[list[float], list[float]]:
-    records = [record for record in curve if study.drawn in record]
+def _lines(study: Study, run: Data) -> list[tuple[list[float], list[float]]]:
+    """Return the places and values of each seed, at the evaluations at which all seeds have them."""
+    drawn = [[record for record in curve if study.drawn in record] for curve in curves(run)]
+    rounds = set.intersection(*({record["round"] for record in records} for records in drawn))
+    return [_line(study, [record for record in records if record["round"] in rounds]) for records in drawn]
+
+
+def _line(study: Study, records: Curve) -> tuple[list[float], list[float]]:
     values = [record[study.drawn] for record in records]
     if study.drawn == "accuracy":
         values = [100 * fmean(values[max(0, end - WINDOW) : end]) for end in range(1, len(values) + 1)]

@@ -6,7 +6,8 @@ from dataclasses import replace
 from functools import partial
 
 from laconic.reproduce.measures import LAST_FIVE, Curve, Measure, both, cost_to, reached
-from laconic.reproduce.runner import Data, curves
+from laconic.reproduce.plans import Data
+from laconic.reproduce.runner import curves
 from laconic.reproduce.study import Study
 from laconic.run import over_seeds
 

@@ -7,6 +7,7 @@ from .directory import plain as plain
 from .directory import read_metrics as read_metrics
 from .driver import RunRecords as RunRecords
 from .driver import run_or_resume as run_or_resume
+from .driver import started_with as started_with
 from .files import write_atomically as write_atomically
 from .full_gradient import FullGradient as FullGradient
 from .keys import parse_setting as parse_setting

@@ -39,7 +39,9 @@ CHECKPOINT_RATIO = 20
 CHECKPOINT_SECONDS = 1.0
 """The shortest time between two checkpoints."""
 SHOWN_CLIENTS = 100
-"""The number of clients whose label counts are stored for the report."""
+"""The number of clients whose label counts are stored for the report, and of names of clients and of classes."""
+LONGEST_NAME = 100
+"""The number of characters of such a name that are stored."""
 _SEAL = b"# checksum: "
 
 
@@ -122,7 +124,7 @@ class RunDirectory(Callback):
         clients = training.data
         if isinstance(clients, FederatedData) and clients.kind == "classification" and not self.label_counts.exists():
             self.save_label_counts(clients.label_counts()[:SHOWN_CLIENTS])
-            self.save_names({"clients": (clients.client_names or ())[:SHOWN_CLIENTS], "classes": clients.labels or ()})
+            self.save_names({"clients": clients.client_names or (), "classes": clients.labels or ()})
 
     def on_round_end(self, run: Run, record: Record) -> None:
         self.append(record)
@@ -252,7 +254,9 @@ class RunDirectory(Callback):
     def save_names(self, names: dict[str, Sequence[str]]) -> None:
         """Write the names of clients and classes for the report, if there are any."""
         if any(names.values()):
-            write_atomically(self.names, json.dumps(names, ensure_ascii=False).encode())
+            shown = {key: [name[:LONGEST_NAME] for name in each[:SHOWN_CLIENTS]] for key, each in names.items()}
+            # The name of a file may have bytes that are not UTF-8; Python reads them as characters without an encoding.
+            write_atomically(self.names, json.dumps(shown, ensure_ascii=False).encode(errors="backslashreplace"))
 
     def save_client_values(self, values: dict[str, list[float]], names: Sequence[str] | None) -> None:
         """Write the metrics of each client as CSV: number, name if clients have names, and metrics."""
@@ -262,7 +266,7 @@ class RunDirectory(Callback):
             columns = {"client": clients, "name": [names[int(client)] for client in clients]} | columns
         table = io.StringIO()
         csv.writer(table, lineterminator="\n").writerows([columns, *zip(*columns.values(), strict=True)])
-        write_atomically(self.client_values, table.getvalue().encode())
+        write_atomically(self.client_values, table.getvalue().encode(errors="backslashreplace"))
 
     def save_matrix(self, name: str, matrix: np.ndarray, title: str) -> None:
         """Write a matrix as CSV, and as a PNG heat map if matplotlib is installed."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from laconic.core.errors import LaconicError
 from laconic.data.federated import ClientData
 from laconic.run.callbacks import Callback
 from laconic.run.config import RunConfig, load_config
@@ -116,6 +117,18 @@ class RunRecords(NamedTuple):
     records: list[Record]
     """One record per round, at most `config.rounds`."""
     diverged: bool
+
+
+def started_with(config: RunConfig, directory: Path) -> bool:
+    """Whether the run in a directory was started with these settings. True if there is no run."""
+    folder = RunDirectory(directory)
+    if not folder.exists():
+        return True
+    try:
+        with_changes(config, folder.stored_config(), directory)
+    except LaconicError:
+        return False
+    return True
 
 
 def run_or_resume(

@@ -79,8 +79,8 @@ def _without_auto(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _comparable(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as one flat table, with compressors in their canonical spelling."""
-    flat = flattened(dict(table))
+    """The settings as one flat table, with compressors in their canonical spelling. "none" counts as not set."""
+    flat = {key: None if value == "none" else value for key, value in flattened(dict(table)).items()}
     if flat.get("engine") == "processes":
         flat["engine"] = "inline"  # both keep all states in the one store, so a run may change between them
     for key, value in flat.items():

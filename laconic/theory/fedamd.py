@@ -10,7 +10,7 @@ PAPER = "FedAMD (Wu et al., ICML 2023)"
 RECIPES = ("fed_amd",)
 MINERS = ("1 / (2 * sqrt(6) * K * L)", "sqrt(B_local / K) / (4 * sqrt(3) * L_sigma)")
 BATCHES = {"B": "inf", "B_local": "1"}
-ANCHOR_BATCH = {"anchor batch, unless all data": "sigma ** 2 / (N * epsilon)"}
+ANCHOR_BATCH = {"anchor batch, unless all data": "max(1, sigma ** 2 / (N * epsilon))"}
 STEPS = {"local steps, at least": "max(1, 2 * L_sigma ** 2 / (B_local * L ** 2))"}
 
 SEQUENTIAL_FULL = Theorem(
@@ -120,7 +120,7 @@ PL = Theorem(
     settings={
         "anchor probability": "p",
         **STEPS,
-        "anchor batch, unless all data": "sigma ** 2 / (N * mu * epsilon)",
+        "anchor batch, unless all data": "max(1, sigma ** 2 / (N * mu * epsilon))",
     },
     corollary="Corollary 4.12",
     corollary_rate="1 / (2 * sqrt(6) * K * L)",

@@ -102,6 +102,7 @@ DOWNLINKS = {
     "compressed": laconic.CompressedDownlink("uniform:8"),
     "estimated": laconic.Estimated("top_k:1/8"),
     "mirrored": laconic.Mirrored("top_k:1/4", threshold=0.05),
+    "mirrored levels": laconic.Mirrored("stochastic:1/4"),
     "mirrored as printed": laconic.Mirrored("top_k:1/4", threshold=0.05, literal=True),
     "mirrored and accelerated": laconic.Mirrored(
         "top_k:1/4", threshold=0.5, aggregation="accelerated", mirror_start="zero"

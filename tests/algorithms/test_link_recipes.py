@@ -12,6 +12,7 @@ import laconic
 from laconic.algorithms.downlinks.broadcast import Broadcast
 from laconic.algorithms.downlinks.mirrored import Mirrored
 from laconic.algorithms.recipes import make
+from laconic.compression import GroupedCompressor
 from laconic.core.errors import ConfigError
 from laconic.core.randomness import Randomness
 from tests.oracles import compressors, optimizers, rounds
@@ -186,6 +187,16 @@ def test_the_downlink_threshold_of_the_paper_is_c_over_alpha_n() -> None:
         downlink = Mirrored(spelling, constant=constant, alpha=alpha)
         assert difference(laconic.fed_bnlaca(uplink=uplink, downlink=downlink), oracle) < 1e-8
         assert difference(laconic.fed_bnlaca(uplink=uplink, downlink=Mirrored(spelling)), oracle) > 1e-4
+        # The recipe has a threshold, which the constant replaces.
+        changes = {"compressor": spelling, "constant": constant, "alpha": alpha}
+        assert difference(laconic.fed_bnlaca(uplink=uplink, downlink=changes), oracle) < 1e-8
+
+
+def test_a_constant_replaces_a_threshold() -> None:
+    lazy = laconic.Lazy(threshold=0.5)
+    assert lazy.replace(constant=0.2).threshold is None and lazy.replace(constant=0.2).constant == 0.2
+    assert lazy.replace(alpha=2.0).threshold == lazy.replace(constant=0.2, threshold=0.5).threshold == 0.5
+    assert laconic.fed_bnlaca().replace(downlink={"constant": "suggested"}).downlink.threshold is None
 
 
 @pytest.mark.parametrize("literal", [False, True])
@@ -282,6 +293,28 @@ def test_the_budget_of_fed_laconic_follows_the_model_and_the_participants() -> N
         laconic.simulate(sparse, "mlp:64", "digits", rounds=2, participants=n, local_steps=1).ledger for n in (2, 20)
     )
     assert few.bytes("up") / 2 > 2.5 * many.bytes("up") / 20
+
+
+def test_fed_laconic_overrides_nothing_that_is_set() -> None:
+    """Its rules for rates and budgets are defaults only: what is set is resolved, stored and sent as it was set."""
+    given = {
+        "method": {"local_lr": 0.3, "local_schedule": "constant", "clip_norm": None, "local_steps": 3},
+        "uplink": {"compressor": "stochastic:1/20", "granularity": "layer", "memory": False},
+        "optimizer": {"server_lr": 0.7, "average": 1.0, "noise_limit": None, "stretch": 1.5},
+        "downlink": {"compressor": "dead_zone:500"},
+    }
+    usual, chosen = laconic.fed_laconic().resolve(), laconic.fed_laconic(**given).resolve()
+    for slot, values in given.items():
+        before, after = (getattr(algorithm, slot).parameters() for algorithm in (usual, chosen))
+        for name, value in values.items():
+            assert str(after[name]) == str(value) or after[name] == value, (slot, name)
+        assert {name: after[name] for name in after if name not in values} == {
+            name: before[name] for name in before if name not in values
+        }
+    # The budget `auto` depends on d and on the participants of a round; what is set depends on neither.
+    kept = {"stochastic:1/20": 240, "dead_zone:500": 500, "stochastic:auto,participants=3": 200, "stochastic": 300}
+    for spelling, count in kept.items():
+        assert GroupedCompressor.parse(spelling).for_participants(2).compressor.kept(4800) == count, spelling
 
 
 def test_fed_laconic_1_equals_its_oracle() -> None:

@@ -124,6 +124,19 @@ def test_the_history_has_the_clients_of_each_role() -> None:
     assert "clients" not in result.to_pandas().columns
 
 
+def test_the_ids_of_each_role_are_those_of_the_participants() -> None:
+    setting = Setting(rounds=6)
+    anchors, participants = roles([0.5] * 6), setting.oracle().participants
+    simulation = setting.simulation(laconic.fed_amd(probability=0.5))
+    found = [record["clients"] for record in simulation.rounds()]
+    simulation.close()
+    for t, clients in enumerate(found):
+        expected = {"anchor": sorted(anchors[t] & {*participants[t]}), "miner": sorted({*participants[t]} - anchors[t])}
+        expected |= {"first anchor": [*range(N)] if t == 0 else []}
+        assert clients == {role: ids for role, ids in expected.items() if ids}
+    assert {"anchor", "miner"} <= set.union(*(set(clients) for clients in found))
+
+
 # --- BVR-L-SGD and FedPAGE ---
 
 

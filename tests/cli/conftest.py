@@ -19,6 +19,12 @@ import pytest
 SMALL = ("--model", "logistic", "--strategy", "loop", "--participants", "3", "--local-steps", "2", "--threads", "1")
 
 
+def steps_for(algorithm: str) -> tuple[str, ...]:
+    """The options of a small run. Methods of one step per round have no local steps."""
+    place = SMALL.index("--local-steps")
+    return SMALL[:place] + SMALL[place + 2 :] if algorithm.startswith("ef21") else SMALL
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a command has left on its way out."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import steps_for
 from tests.cli.test_bad_input import refused
 
 
@@ -20,11 +21,12 @@ def metrics(folder: Path) -> list[dict]:
 
 
 @pytest.fixture
-def trained(forked, small, tmp_path: Path):
+def trained(forked, tmp_path: Path):
     """A run of a few rounds: its summary, its resolved config, its metrics."""
 
     def run(algorithm: str, *options: object, rounds: int = 3) -> tuple[dict, dict, list[dict]]:
-        done = forked("run", *small, "--algorithm", algorithm, "--rounds", rounds, *options, "--out", "run", "--json")
+        common = steps_for(algorithm)
+        done = forked("run", *common, "--algorithm", algorithm, "--rounds", rounds, *options, "--out", "run", "--json")
         assert done.code == 0, done.stderr
         return done.json(), config(tmp_path / "run"), metrics(tmp_path / "run")
 
@@ -113,6 +115,59 @@ def test_a_shifted_link_takes_the_place_of_memory(trained) -> None:
     assert kept["uplink"]["name"] == "shifted" and kept["uplink"]["shift_rate"] == 0.5
     assert kept["uplink"]["compressor"].startswith("top_k")
     assert summary["bytes_up"] < 9 * 200
+
+
+LATER = {
+    "stc": ("heavy_sign", "broadcast", 0.3),
+    "qsparse_local_sgd": ("top_k", "dense", 0.6),
+    "ef21_p": ("top_k", "broadcast", 0.3),
+    "ef21_bc": ("top_k", "estimated", 0.3),
+    "fed_cams_two_way": ("top_k", "broadcast", 0.3),
+    "ef21_sgdm": ("top_k", "dense", 0.6),
+    "scallion": ("qsgd", "dense", 1.2),
+    "scafcom": ("top_k", "dense", 1.1),
+    "scaffnew": (None, "dense", 1.6),
+    "fed_dyn": (None, "dense", 1.01),
+    "diloco": (None, "dense", 1.01),
+    "sparse_loco": ("top_k", "dense", 0.6),
+    "flasc": ("top_k", "compressed", 0.5),
+    "fed_laconic": ("stochastic", "mirrored", 0.2),
+}
+"""Uplink's compressor, downlink, and at most this share of the bytes of dense rounds."""
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_every_later_method_trains_by_its_name_alone(trained, name: str) -> None:
+    compressor, downlink, share = LATER[name]
+    summary, kept, records = trained(name, "--eval-every", 1)
+    assert kept["algorithm"] == name and kept["downlink"]["name"] == downlink
+    assert kept["uplink"].get("compressor", "none").startswith(compressor or "none")
+    assert summary["bytes_up"] + summary["bytes_down"] < share * 9 * 2 * 2700
+    assert records[0]["loss"] != records[-1]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("sparse_loco", "uplink.memory_decay=0.5"),
+        ("diloco", "optimizer.nesterov=false"),
+        ("scallion", "method.alpha=0.5"),
+        ("scafcom", "method.momentum_rate=0.9"),
+        ("ef21_sgdm", "method.momentum_rate=0.9"),
+        ("fed_dyn", "method.alpha=1.5"),
+        ("scaffnew", "method.random_steps=false"),
+        ("fed_laconic", "optimizer.noise_limit=0.001"),
+    ],
+)
+def test_settings_of_later_methods_are_options(forked, trained, tmp_path: Path, name: str, setting: str) -> None:
+    changed, kept, _ = trained(name, "--set", setting)
+    options = (*steps_for(name), "--algorithm", name, "--rounds", 3)
+    usual = forked("run", *options, "--out", "usual", "--json").json()
+    slot, _, rest = setting.partition(".")
+    parameter, _, value = rest.partition("=")
+    assert str(kept[slot][parameter]).lower() == value
+    assert config(tmp_path / "usual")[slot][parameter] != kept[slot][parameter]
+    assert changed["model_sha256"] != usual["model_sha256"]
 
 
 def test_only_the_numbers_of_the_subspace_are_sent(trained) -> None:

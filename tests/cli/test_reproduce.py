@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 from laconic.reproduce.catalog import REPRODUCTIONS
-from laconic.reproduce.runner import Runner, plan
+from laconic.reproduce.plans import plan
+from laconic.reproduce.runner import Runner
 from laconic.run import Callback, RunDirectory
 
 

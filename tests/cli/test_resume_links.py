@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import steps_for
 from tests.cli.test_resume import records, stopped
 
 FAULTS = ("--drop", "0.2", "--late", "0.2", "--crash", "0.1")
@@ -16,6 +17,18 @@ CASES = {
     "fed_gate": ("--algorithm", "fed_gate"),
     "fed_amd": ("--algorithm", "fed_amd"),
     "scaffold": ("--algorithm", "scaffold"),
+    "scaffnew": ("--algorithm", "scaffnew", "--compressor", "uniform:4", "--no-memory"),
+    "scallion": ("--algorithm", "scallion", "--compressor", "stochastic:1/4"),
+    "scafcom": ("--algorithm", "scafcom"),
+    "ef21_sgdm": ("--algorithm", "ef21_sgdm"),
+    "ef21_bc": ("--algorithm", "ef21_bc"),
+    "fed_dyn": ("--algorithm", "fed_dyn"),
+    "stc": ("--algorithm", "stc"),
+    "diloco": ("--algorithm", "diloco"),
+    "sparse_loco": ("--algorithm", "sparse_loco", "--granularity", "chunk:64"),
+    "shifted": ("--algorithm", "fed_com", "--uplink", "shifted", "--compressor", "eden:1/2"),
+    "fed_laconic": ("--algorithm", "fed_laconic"),
+    "subspaces": ("--algorithm", "stc", "--model", "mlp:64", "--subspace", "1/8", "--subspace-every", 2),
     "noise": ("--algorithm", "fed_ams", "--sampling", "poisson", "--clip-updates", "0.5", "--dp-noise", "1"),
     "median": ("--algorithm", "fed_ams", "--aggregate", "median", "--set", "faults.not_finite=1"),
 }
@@ -26,9 +39,20 @@ CASES = {
 )
 @pytest.mark.parametrize("algorithm", CASES.values(), ids=CASES)
 def test_a_run_that_is_given_its_rounds_in_parts_is_the_same_run(
-    forked, small, tmp_path: Path, algorithm: tuple[str, ...], faults: tuple[str, ...]
+    forked, tmp_path: Path, algorithm: tuple[str, ...], faults: tuple[str, ...]
 ) -> None:
-    options = ("run", *small, *algorithm, *faults, "--clients", 8, "--participants", 4, "--eval-every", 1)
+    options = (
+        "run",
+        *steps_for(algorithm[1]),
+        *algorithm,
+        *faults,
+        "--clients",
+        8,
+        "--participants",
+        4,
+        "--eval-every",
+        1,
+    )
     whole = forked(*options, "--rounds", 9, "--out", "whole", "--json")
     assert whole.code == 0, whole.stderr
     for rounds in (2, 5, 9):

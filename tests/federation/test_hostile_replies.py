@@ -230,3 +230,17 @@ def test_the_claim_of_an_acceleration_is_verified(name: str) -> None:
         reason = refusal(scene.round, flagged(reply, Flag.ACCELERATED))
         assert reason == ("accelerated" if name == "accelerated" else "flags")
     assert scene.books() == before
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_two_finite_vectors_with_an_infinite_sum_are_refused(waits: bool) -> None:
+    """The server adds the shift, which it has from the client's earlier replies, to what the client sends."""
+    scene = Scene.of("shifted")
+    scene.round._waits = waits
+    scene.server.clients.links[0] = {"uplink/shift": torch.full((LAYOUT.size,), 2e38)}
+    reply = scene.replies[0]
+    assert reply.client == 0
+    large = encode_dense(torch.full((LAYOUT.size,), 2e38))
+    packets = [Packet.parse(raw, LAYOUT) for raw in reply.packets]
+    packets = [replace(packet, body=large) if packet.stream == CoreStream.MODEL else packet for packet in packets]
+    assert refusal(scene.round, replace(reply, packets=tuple(each.to_bytes() for each in packets))) == "not finite"

@@ -67,8 +67,11 @@ def violations(folder: Path) -> dict[str, int]:
     return load_tensors(RunDirectory(folder / "run").checkpoint)[1]["roster"]["blocklist"]["violations"]
 
 
+@pytest.mark.parametrize("algorithm", ["fed_avg", "fed_cams:compressor=sign", "fed_com"])
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_training_that_diverges_stops_and_blames_nobody(tmp_path, caplog, nodes):
+def test_training_that_diverges_stops_and_blames_nobody(tmp_path, caplog, nodes, algorithm, monkeypatch):
+    """Also if the nodes cannot compress their updates, so that they send none."""
+    monkeypatch.setattr("laconic.flower.training.time", None)  # no pause: no round is repeated
     grid = LoopbackGrid()
     for client in range(nodes):
         make = partial(client_app, "mlp:8", "digits")
@@ -78,13 +81,23 @@ def test_training_that_diverges_stops_and_blames_nobody(tmp_path, caplog, nodes)
         caplog.at_level(logging.INFO, logger="flwr.laconic"),
         pytest.raises(Diverged, match="every update in round 1 is not finite"),
     ):
-        serve(grid, "fed_avg", "mlp:8", "digits", settings)
+        serve(grid, algorithm, "mlp:8", "digits", settings)
     assert "set aside" not in caplog.text
-    assert "the reply of client 0 (node 100) was refused: not finite" in caplog.text
+    reason = "" if algorithm == "fed_avg" else "unstable: "
+    assert f"the reply of client 0 (node 100) was refused: {reason}not finite" in caplog.text
     assert not any(violations(tmp_path).values())
     # With a rate that works, the run must be another one; but those that were set aside may be let in again.
     with pytest.raises(laconic.ConfigError, match="resume: method"):
-        serve(grid, "fed_avg", "mlp:8", "digits", settings | {"local_lr": 0.1})
+        serve(grid, algorithm, "mlp:8", "digits", settings | {"local_lr": 0.1})
+
+
+def test_a_round_whose_step_is_not_finite_leaves_the_checkpoint_of_the_round_before(tmp_path):
+    """The downlink notices it, when momentum and the clients' states have already moved."""
+    label = "fed_ef_sgd:downlink=broadcast,momentum=0.9,compressor=sign"
+    with pytest.raises(Diverged, match="an update is not finite in round 1"):
+        run(federation(tmp_path), tmp_path, label, server_lr=3e38, local_lr=100.0)
+    saved = load_tensors(RunDirectory(tmp_path / "run").checkpoint)[0]
+    assert not saved["server/clients/sequences"].any() and not saved["server/optimizer/momentum"].any()
 
 
 def test_one_bad_client_alone_in_a_round_does_not_stop_the_others(tmp_path, caplog):

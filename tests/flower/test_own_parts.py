@@ -15,7 +15,7 @@ import torch
 
 import laconic
 from laconic.algorithms.recipes import RECIPES
-from laconic.core.errors import ConfigError
+from laconic.core.errors import ConfigError, LaconicError
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
@@ -146,6 +146,19 @@ def test_the_operator_names_neither_code_nor_files_for_a_node(key, name, tmp_pat
         _named(context, key, "digits")
     assert _named(context, key, name) == name, "the app names the same"
     assert _named(context, "other", "digits") == "digits"
+
+
+@pytest.mark.parametrize("key", ["model", "dataset"])
+def test_the_server_refuses_what_its_nodes_would_refuse_before_any_of_it_runs(key, tmp_path):
+    ran, name = tmp_path / "ran", f"{tmp_path}/own.py:build"
+    (tmp_path / "own.py").write_text(f"open({str(ran)!r}, 'w')\ndef build():\n    raise RuntimeError\n")
+    names = {"model": "logistic", "dataset": "digits"}
+    with pytest.raises(ConfigError, match=f"{key} = .*own.py:build': a run config can name only what is built in"):
+        serve(LoopbackGrid(), "fed_avg", names["model"], names["dataset"], {key: name, "clients": 2})
+    assert not ran.exists()
+    with pytest.raises(LaconicError) as said:
+        serve(LoopbackGrid(), "fed_avg", *(names | {key: name}).values(), {key: name, "clients": 2})
+    assert "built in" not in str(said.value) and ran.exists(), "the app names the same"
 
 
 def test_nodes_weigh_by_the_targets_that_count(tmp_path):

@@ -124,6 +124,8 @@ def test_bad_runs_are_left_out_by_name(mixed: tuple[Path, set[str]], tmp_path: P
     skipped = report([folder], tmp_path / "page.html")
     assert {Path(path).name for path in skipped} == bad - HARMLESS
     assert all(reason and reason.isprintable() and len(reason) <= 200 for reason in skipped.values())
+    files = {"label_counts.json": MATRICES, "names.json": NAMES}
+    assert all(file in skipped[str(folder / name)] for file, contents in files.items() for name in contents)
     plot([folder], tmp_path / "plot.svg")
     told = capsys.readouterr().out
     assert all(f"skipped '{folder / name}', which cannot be read" in told for name in bad - HARMLESS)

@@ -14,7 +14,7 @@ import pytest
 from laconic.reproduce import document
 from laconic.reproduce.claims import Claim
 from laconic.reproduce.experiments import Experiment
-from laconic.reproduce.measures import FINAL
+from laconic.reproduce.measures import FINAL, TRAINING_LOSS
 from laconic.reproduce.progress import PAGE
 from laconic.reproduce.queue import Inline, Queue, work
 from laconic.reproduce.runner import collect, curves
@@ -113,6 +113,36 @@ def test_a_study_with_another_setting_is_run_again_and_its_page_says_so(tmp_path
     assert (
         document.command("short", SHORT, data) == "Made by an earlier version of `laconic reproduce short --seeds 1`."
     )
+
+
+def test_a_setting_with_other_options_of_its_own_is_run_again(tmp_path: Path) -> None:
+    assert queue({"short": SHORT}, tmp_path, seeds=2).run(1, time.time() + HOUR)
+    first = document.load("short", tmp_path / "docs")
+    changed = replace(SHORT, experiment=Experiment(COMMON, RUNS | {"b": "--local-lr 0.1"}, rounds=3))
+    again = queue({"short": changed}, tmp_path, seeds=2)
+    assert [(job.seeds, job.label) for job in again.jobs] == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
+    assert again.run(1, time.time() + HOUR)
+    second = document.load("short", tmp_path / "docs")
+    assert first is not None and second is not None and second["runs"]["a"] == first["runs"]["a"]
+    assert second["runs"]["b"]["curves"] != first["runs"]["b"]["curves"]
+    assert second["runs"]["b"]["options"] == "--local-lr 0.1" and second["runs"]["b"]["seeds"] == [0, 1]
+
+
+def test_a_setting_without_a_metric_of_the_study_is_run_again(tmp_path: Path) -> None:
+    study = replace(SHORT, measures=(FINAL, TRAINING_LOSS))
+    assert queue({"short": study}, tmp_path, seeds=1).run(1, time.time() + HOUR)
+    assert queue({"short": study}, tmp_path, seeds=1).jobs == []
+    data = document.load("short", tmp_path / "docs")
+    assert data is not None
+    losses = data["runs"]["a"]["curves"][0].pop("training_loss")
+    document.save("short", study, data, tmp_path / "docs")
+    again = queue({"short": study}, tmp_path, seeds=2)
+    checked = {label: job.hours for job in again.jobs for label in [job.label] if job.seeds == 1}
+    assert checked["b"] == pytest.approx(0.05 * checked["a"]), "a is run again, and b is checked"
+    assert again.run(1, time.time() + HOUR)
+    second = document.load("short", tmp_path / "docs")
+    assert second is not None and second["runs"]["a"]["curves"][0]["training_loss"] == losses
+    assert queue({"short": SHORT}, tmp_path, seeds=2).jobs == []
 
 
 def test_a_study_that_tries_other_rates_is_run_again(tmp_path: Path) -> None:

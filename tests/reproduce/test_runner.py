@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -14,7 +15,7 @@ from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import FINAL
 from laconic.reproduce.runner import collect, curves
 from laconic.reproduce.study import Short, Study
-from laconic.reproduce.tables import grid
+from laconic.reproduce.tables import command, grid
 from tests.reproduce.test_queue import timeless
 
 COMMON = (
@@ -59,6 +60,40 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     data = run(STUDY, "short", tmp_path)
     assert data["runs"]["fed_avg"]["curves"][0]["accuracy"] == [0.125, 0.125]
+
+
+def test_runs_of_other_settings_on_disk_are_not_read(tmp_path: Path) -> None:
+    """A study may have changed since its runs were made."""
+
+    def collected(common: str, own: str, rounds: int = 2) -> dict:
+        study = Study("changed", Experiment(common, {"a": f"--algorithm fed_avg {own}"}, rounds=rounds))
+        return run(study, "full", tmp_path)["runs"]["a"]["curves"][0]
+
+    first = collected(COMMON, "--local-lr 0.5")
+    slow = collected(COMMON, "--local-lr 1e-6")
+    assert slow["accuracy"] != first["accuracy"]
+    longer = collected(f"{COMMON} --batch-size 4", "--local-lr 0.5", rounds=3)
+    assert longer["accuracy"][:2] != slow["accuracy"] and longer["gradients"][0] < slow["gradients"][0]
+    assert collected(f"{COMMON} --batch-size 4", "--local-lr 0.5", rounds=3) == longer, "read from disk"
+    assert {path.name for path in (tmp_path / "small").iterdir()} == {"a", "a-earlier-1", "a-earlier-2"}
+
+
+def test_a_finished_run_of_other_settings_is_not_shown(tmp_path: Path) -> None:
+    run(STUDY, "full", tmp_path)
+    runs = {"fed_avg": "--algorithm fed_avg", "a sign!": "--algorithm fed_cams --compressor sign --local-lr 0.01"}
+    changed = replace(STUDY, experiment=Experiment(COMMON, runs, rounds=4))
+    assert [*run(changed, "short", tmp_path)["runs"]] == ["fed_avg"]
+
+
+def test_the_options_of_each_run_are_recorded(tmp_path: Path) -> None:
+    runs = {"a": "--algorithm fed_avg --local-lr 0.5", "b": "--algorithm fed_avg"}
+    study = Study("options", Experiment(COMMON, runs, rounds=2), measures=(FINAL,))
+    data = run(study, "full", tmp_path)
+    assert {label: each["options"] for label, each in data["runs"].items()} == runs
+    assert command("options", study, data) == "Made by `laconic reproduce options --full --seeds 1`."
+    changed = replace(study, experiment=Experiment(COMMON, runs | {"a": "--algorithm fed_avg"}, rounds=2))
+    line = "Made by an earlier version of `laconic reproduce options --full --seeds 1`. "
+    assert command("options", changed, data) == line + f"The options of `a` were `{runs['a']}`."
 
 
 def test_the_best_rate_is_taken_and_one_that_diverges_is_not(tmp_path: Path) -> None:

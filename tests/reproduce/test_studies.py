@@ -18,7 +18,8 @@ from laconic.reproduce.catalog import PAPERS, REPRODUCTIONS
 from laconic.reproduce.claims import WORDS, Claim, Result, judge, labels_of
 from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
 from laconic.reproduce.options import options
-from laconic.reproduce.runner import Runner, collect, plan
+from laconic.reproduce.plans import plan
+from laconic.reproduce.runner import Runner, collect
 from laconic.reproduce.study import Mode
 from laconic.reproduce.tables import about, command, grid, grids, results, verdicts
 from laconic.run.config import load_config
@@ -205,8 +206,19 @@ def test_bits_are_exact() -> None:
 def test_our_discussion_is_about_our_results_only(tmp_path: Path) -> None:
     notes = tomllib.loads((DOCS / "data/notes.toml").read_text())
     assert notes["notes"].keys() <= STUDIES.keys() and notes["findings"].keys() == {*PAPERS, "frontier"}
-    finding = notes["findings"]["FedAMD"]
-    assert finding in document.pages(DOCS)[document.PAGE] and finding not in document.pages(tmp_path)[document.PAGE]
+    assert notes["summary"].keys() == PAPERS.keys()
+    theirs, none = document.pages(DOCS), document.pages(tmp_path)
+    for paper, summary in notes["summary"].items():
+        page = f"reproductions/{paper.lower()}.md"
+        finding = notes["findings"][paper].replace("](", "](../")
+        assert summary in theirs[document.PAGE] and summary not in none[document.PAGE]
+        assert finding in theirs[page] and finding not in none[page]
+
+
+def test_the_findings_take_one_screen() -> None:
+    """A screen has about 250 words."""
+    findings = [line for line in document.pages(DOCS)[document.PAGE].splitlines() if line.startswith("- **[")]
+    assert len(findings) == len(PAPERS) and sum(len(line.split()) for line in findings) <= 250
 
 
 def test_the_pages_are_made_of_the_data_beside_them() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from laconic.reproduce.catalog import PAPERS
+from laconic.reproduce.document import save
 from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import FINAL, MEGABYTES_UP
 from laconic.reproduce.study import Short, Study
@@ -57,6 +58,35 @@ def test_three_seeds_have_a_band_in_the_figure(tmp_path: Path, monkeypatch: pyte
     (rounds, low, high), (_, low_b, high_b) = bands
     assert rounds == [1, 2] and low == pytest.approx([1, 0.7]) and high == pytest.approx([1, 0.9])
     assert low_b == pytest.approx([1, 0.7 - 0.03**0.5]) and high_b == pytest.approx([1, 0.7 + 0.03**0.5])
+
+
+def test_the_second_figure_has_its_own_axes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedAMD, Figures 8 to 10: accuracy against rounds, and training loss against gradient complexity."""
+    axes = pytest.importorskip("matplotlib.axes").Axes
+    lines: list[tuple[list[float], list[float]]] = []
+    plot = axes.plot
+    monkeypatch.setattr(axes, "plot", lambda self, *xy, **look: (lines.append(xy), plot(self, *xy, **look)))
+    study = replace(STUDY, second=PAPERS["FedAMD"]["fedamd-table2"].studies["fed-amd-table2-shuffled"].second)
+    both, costs = {**ONE, "runs": {"a": run(0.7)}}, {"gradients": [640, 1280]}
+    curve = both["runs"]["a"]["curves"][0]
+    curve |= costs
+    paths = save("two", study, both, tmp_path)
+    figures = [path.name for path in paths if path.suffix == ".svg"]
+    assert figures == ["two.svg", "two-second.svg"]
+    assert lines == [([1, 2], [50, pytest.approx(60)]), ([640, 1280], [1.0, 0.7])]
+    assert "gradients of single examples" in (tmp_path / "figures/two-second.svg").read_text()
+    # A round without a miner has no training loss; the seeds are averaged where all of them have one.
+    lines.clear()
+    other = {"round": [1, 2, 3], "training_loss": [None, 0.5, 0.1], "gradients": [640, 1280, 1920]}
+    both["runs"]["a"] = {"seeds": [0, 1], "curves": [curve, other]}
+    assert draw(study.figures("two")["two-second.svg"], both, tmp_path / "seeds.svg")
+    assert lines == [([1280], [pytest.approx(0.6)])]
+    without = {name: values for name, values in curve.items() if name != "training_loss"}
+    both["runs"]["a"] = {"seeds": [0], "curves": [without]}
+    assert not draw(study.figures("two")["two-second.svg"], both, tmp_path / "none.svg")
+    both["runs"]["b"] = {"seeds": [0], "curves": [curve]}
+    paths = save("some", study, both, tmp_path)
+    assert [path.name for path in paths if path.suffix == ".svg"] == ["some.svg"], "a run has no training loss"
 
 
 def test_fed_ef_is_drawn_against_the_bits_of_the_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,6 +161,21 @@ def test_the_run_directory_has_the_values_of_each_client(tmp_path) -> None:
     assert read_run(tmp_path / "run")["client_metrics"]["values"]["client_loss"] == pytest.approx(losses, rel=1e-5)
 
 
+def test_strange_names_of_clients_stop_neither_a_run_nor_its_report(tmp_path) -> None:
+    """The name of a file may have bytes that are not UTF-8, or control a terminal, or be long."""
+    from laconic.report.reading import read_run
+
+    generator = np.random.default_rng(0)
+    given = ["caf\udce9", "\x1b[2J", "x" * 5_000, "café"]
+    clients = {name: (generator.normal(size=(20, 4)), np.arange(20) % 2) for name in given}
+    data = laconic.data.from_arrays(clients)
+    laconic.simulate("fed_avg", "logistic", data, rounds=1, participants=2, client_eval=0.5, out=tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    assert (tmp_path / "run" / "names.json").stat().st_size < 500
+    assert run["names"]["clients"] == ["caf?", "?[2J", "x" * 100, "café"]
+    assert run["client_metrics"]["clients"] == ["caf\\udce9", "?[2J", "x" * 100, "café"]
+
+
 def test_what_cannot_be_is_said() -> None:
     with pytest.raises(ConfigError, match="personalize = 3: needs client_eval"):
         train(personalize=3)

@@ -10,9 +10,11 @@ import torch
 import laconic
 from laconic.algorithms.algorithm import Algorithm
 from laconic.core.errors import ConfigError, DataError
+from laconic.core.part import find_part
 from laconic.run import files
-from laconic.run.config import load_config
+from laconic.run.config import RunConfig, load_config
 from laconic.run.labels import split_label
+from laconic.run.resume import with_changes
 
 
 def built(algorithm: str, file: Path | None = None, **options: object) -> Algorithm:
@@ -174,3 +176,26 @@ def test_none_unsets_a_parameter_on_the_command_line() -> None:
     assert algorithm == laconic.fed_laconic(clip_norm=None)
     with pytest.raises(ConfigError, match=r"method\.local_lr = 'none': must be a valid number"):
         laconic.fed_laconic(local_lr="none")
+
+
+@laconic.part("optimizer", "capped_for_configs")
+class Capped(laconic.SGD):
+    """An optimizer of one's own, with a parameter that is set by default."""
+
+    cap: float | None = 2.0
+
+
+def test_a_parameter_that_is_set_by_default_stays_unset_in_files_and_on_nodes(tmp_path: Path) -> None:
+    algorithm = laconic.fed_avg().replace(optimizer=Capped(cap=None))
+    laconic.simulate(algorithm, "mlp:8", "digits", rounds=1, participants=2, out=tmp_path / "run")
+    assert load_config(tmp_path / "run" / "config.toml", {}).build_algorithm() == algorithm.resolve()
+    table = algorithm.optimizer.table()  # a node of a federation builds the part from this
+    assert find_part("optimizer", table.pop("name"))(**table) == algorithm.optimizer
+
+
+def test_a_run_is_resumed_with_none_for_a_parameter_that_is_not_set(tmp_path: Path) -> None:
+    laconic.simulate("fed_avg", "mlp:8", "digits", rounds=1, participants=2, out=tmp_path / "run")
+    stored = RunConfig.model_validate(load_config(tmp_path / "run" / "config.toml").model_dump())
+    assert with_changes(load_config(None, {"clip_norm": "none"}), stored, tmp_path / "run") == stored
+    with pytest.raises(ConfigError, match=r"method\.local_lr = None, but .* was started with method\.local_lr = 0\.05"):
+        with_changes(load_config(None, {"local_lr": "none"}), stored, tmp_path / "run")

@@ -170,6 +170,14 @@ def test_fed_amd_with_all_local_data_has_no_noise() -> None:
             assert theorem.parts(theorem.complete(values), 1e-4, 50)["noise of anchors"] == 0
 
 
+@pytest.mark.parametrize(("theorem", "per"), [(fedamd.CONSTANT, "1"), (fedamd.PL, "mu")])
+def test_the_anchors_batch_of_fed_amd_has_at_least_one_example(theorem: Theorem, per: str) -> None:
+    """Corollaries 4.9 and 4.12: min(sigma^2 / (M epsilon), n), and divided by mu under the PL condition."""
+    values, formula = drawn(5) | {"sigma": 2.0, "N": 10, "mu": 0.5}, theorem.settings["anchor batch, unless all data"]
+    assert evaluate(formula, values | {"epsilon": 0.001}) == pytest.approx(400 / evaluate(per, values))
+    assert evaluate(formula, values | {"epsilon": 10.0}) == 1
+
+
 def test_corollary_4_5_with_its_local_steps_has_all_limits_equal() -> None:
     """K = L_sigma^2 / (6 b' L^2), eta_s = 1 / (sqrt(3) tau), eta_l = 1 / (6 sqrt(2) K L)."""
     given = drawn(4) | {"B_local": 2.0, "L": 0.5, "L_sigma": 6.0, "tau": 3}

@@ -37,8 +37,8 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
     once, whatever `aggregation` is.
 
     `literal=True` compresses the model itself with error feedback, as [B] prints it: z_i = C(w + E_i), E_i += w - z_i; the
-    test is ||C(w + E_i) - z_i|| <= threshold ||z_i||. Only the average of z_i over time is then close to w, so training
-    suffers.
+    test is ||C(w + E_i) - z_i|| <= threshold ||z_i||. Only the average of z_i over time is then close to w. Training
+    may suffer.
     """
 
     aggregation: Literal["lazy", "accelerated"] = "lazy"

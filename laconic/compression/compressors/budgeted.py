@@ -92,16 +92,16 @@ class Stochastic(Budgeted):
 
     budget: Budget | Literal["auto"] = "auto"
     """The number of nonzero entries of a group: a share of its entries if at most 1, otherwise a count."""
-    participants: Annotated[int, Field(ge=1)] = 1
-    """n of the `auto` budget. The link sets it in every round."""
+    participants: Annotated[int, Field(ge=1)] | None = None
+    """n of the `auto` budget; by default the number of participants of the round."""
     biased = False
     contractive = False
 
     def automatic(self, size: int) -> int:
-        return size // (8 * self.participants)
+        return size // (8 * (self.participants or 1))
 
     def for_participants(self, count: int) -> Self:
-        return self.replace(participants=count) if self.budget == "auto" else self
+        return self.replace(participants=count) if self.budget == "auto" and self.participants is None else self
 
     def levels(self, x: Floats, rng: np.random.Generator) -> tuple[Positions, Floats, float]:
         step = representable(self._step(x), x.dtype)
