@@ -80,7 +80,8 @@ SYMBOLS = (
     Symbol("β", "`uplink.memory_decay`", ("sparse_loco",)),
     Symbol(
         "β",
-        "`method.tracker_rate`. If it is unset: with an error memory, k/d for `top_k` and 0.1 for other compressors; "
+        "`method.tracker_rate`. If it is unset: with an error memory, k/d for compressors "
+        "that keep k of d entries exactly, such as `top_k`, and 0.1 for others; "
         "without a memory, 1 / (1 + ω) for a sparse unbiased compressor with the relative variance ω, and 1 for others",
     ),
     Symbol("u", "a client's update: the model after local training minus the model before"),

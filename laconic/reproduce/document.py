@@ -186,8 +186,9 @@ def _hours(docs: Path) -> str:
         for seed, spent in zip(run["seeds"], run.get("seconds", [None] * len(run["seeds"])), strict=True)
     ]
     known = {run: spent for run, spent in runs if spent is not None}
-    text = f"{len(known)} of {counted(len(dict(runs)), 'run')} have recorded their running time"
-    return f"{text}: {sum(known.values()) / 3600:.1f} hours, without trials of rates." if known else ""
+    text = f"Only {len(known)} of the {counted(len(dict(runs)), 'run')} recorded their running time"
+    spent = f"{sum(known.values()) / 3600:.1f} hours in total"
+    return f"{text}: {spent}, not counting trials of learning rates." if known else ""
 
 
 Score = tuple[Counter[str], int, int]

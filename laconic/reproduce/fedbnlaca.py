@@ -153,7 +153,7 @@ _SUGGESTED = " ".join(f"--set {link}.constant=suggested --set {link}.alpha=1e-6"
 """With alpha = 1e-6, 100 clients and 50 participants, the threshold is 0.43."""
 VARIANTS = Reproduction(
     "Options that the paper describes and does not compare: the LAG rule, the error memory of a skip, the first mirrors, "
-    "the compressed model, and C / (alpha S)",
+    "the compressed model, and the threshold C / (alpha S) for S participants",
     f"{PAPER}. LAG skips an update that has changed less than the model has moved in the last ten rounds",
     {
         "fedbnlaca-variants": Study(

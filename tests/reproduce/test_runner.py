@@ -165,7 +165,9 @@ def test_each_seed_has_its_running_time(tmp_path: Path) -> None:
     untimed = {"seeds": [0], "curves": data["runs"]["fed_avg"]["curves"][:1]}
     timed = data | {"runs": {"fed_avg": {**data["runs"]["fed_avg"], "seconds": [1800.0, None]}, "a sign!": untimed}}
     document.save("bytes-to-accuracy", STUDY, timed, tmp_path)
-    assert "1 of 3 runs have recorded their running time: 0.5 hours" in (tmp_path / document.PAGE).read_text()
+    assert (
+        "Only 1 of the 3 runs recorded their running time: 0.5 hours in total" in (tmp_path / document.PAGE).read_text()
+    )
 
 
 def test_a_setting_may_have_more_rounds_in_full(tmp_path: Path) -> None:
