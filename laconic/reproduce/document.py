@@ -111,7 +111,7 @@ interval of the mean difference. The verdicts are:
 - **fails**: the whole interval lies elsewhere.
 - **undecided**: neither of the two, or there are only two seeds.
 - **one seed**: a single seed decides nothing. It only *agrees* or *disagrees* with the claim.
-- **not judged**: a run that the claim needs is missing, or none of its runs learned.
+- **not judged**: a run, or a number of a run, that the claim needs is missing, or none of its runs learned.
 
 If a claim says that two numbers are equal, the *margin* in its evidence is the largest difference that counts as
 equal. If it says "far below", the margin is the smallest difference that counts as far. If the claim is about a share,

@@ -147,6 +147,11 @@ def load_config(path: Path | None, *layers: Mapping[str, Any]) -> RunConfig:
     return _validated(reduce(_merged, tables))
 
 
+def stored_config(path: Path) -> RunConfig:
+    """The config file of a run directory, which needs no defaults. Code that it names is not loaded."""
+    return _validated(_read(path))
+
+
 def code_in(table: Mapping[str, Any]) -> list[str]:
     """The code that settings name: Python files and functions, and a Ray cluster, whose machines exchange code.
 

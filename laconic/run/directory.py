@@ -12,7 +12,6 @@ import json
 import math
 import os
 import time
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from laconic.core.state_dict import checksum, section
 from laconic.data.federated import FederatedData
 from laconic.run.callbacks import Callback, Outcome, Run
 from laconic.run.checkpoints import Checkpoints
-from laconic.run.config import RunConfig
+from laconic.run.config import RunConfig, stored_config
 from laconic.run.files import check_regular, is_unfinished, load_tensors, naming, write_atomically
 from laconic.run.heat_map import heat_map
 from laconic.run.records import Record
@@ -217,7 +216,7 @@ class RunDirectory(Callback):
     def stored_config(self) -> RunConfig:
         """The config that the run was started with. Code that it names is not loaded."""
         self.check_config()
-        return RunConfig(**tomllib.loads(self.config.read_text()))
+        return stored_config(self.config)
 
     def _tidy(self) -> None:
         for leftover in filter(is_unfinished, self.path.iterdir()):

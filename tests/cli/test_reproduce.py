@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from laconic.reproduce.catalog import REPRODUCTIONS
 from laconic.reproduce.plans import plan
-from laconic.reproduce.runner import Runner
+from laconic.reproduce.runner import Finished, Runner, Stopped
 from laconic.run import Callback, RunDirectory
 
 
@@ -65,11 +68,20 @@ def test_code_that_a_stored_run_names_runs_only_if_it_is_trusted(forked, tmp_pat
     (tmp_path / "own.py").write_text("open('ran', 'w').close()\nraise SystemExit\n")
     name, study = next(iter(REPRODUCTIONS["fedcams-epsilon"].studies.items()))
     assert study.experiment is not None
-    runner = Runner(study.experiment, plan(study, study.experiment, "short"), tmp_path / "runs" / name, Callback())
+    begun: dict[Path, str] = {}
+
+    class Recorder(Runner):
+        def _run(self, settings: dict[str, Any], directory: Path, label: str) -> Finished:
+            begun[directory] = self._config(settings).to_toml()
+            raise Stopped
+
+    runner = Recorder(study.experiment, plan(study, study.experiment, "short"), tmp_path / "runs" / name, Callback())
     for label in runner.labels():
-        directory = RunDirectory(runner._directory(label))
-        directory.path.mkdir(parents=True)
-        directory._write_config('imports = ["own.py"]\n')
+        with pytest.raises(Stopped):
+            runner.runs(label)
+    for path, config in begun.items():
+        path.mkdir(parents=True)
+        RunDirectory(path)._write_config(re.sub(r"^imports = .*$", 'imports = ["own.py"]', config, flags=re.MULTILINE))
     refused = forked("reproduce", "fedcams-epsilon", "--runs", "runs")
     assert refused.code == 2 and "runs code of its author: 'own.py'; if you trust it, add --trust" in refused.stderr
     assert not (tmp_path / "ran").exists()

@@ -24,7 +24,7 @@ from laconic.run import directory, files
 from laconic.run.callbacks import Callback
 from laconic.run.config import load_config
 from laconic.run.directory import RunDirectory, read_metrics
-from laconic.run.driver import run_config
+from laconic.run.driver import run_config, started_with
 from laconic.run.files import load_tensors, save_tensors, write_atomically
 
 ROUNDS = 6
@@ -303,6 +303,15 @@ def test_a_config_that_was_changed_is_refused(copy: Path) -> None:
     path.write_text(path.read_text().replace("server_lr = ", "server_lr = 0.5 #"))
     with pytest.raises(DataError, match=r"config\.toml' was changed or is damaged"):
         resume(copy)
+
+
+@pytest.mark.parametrize("text", ["rounds = 1\nrounds = 2\n", "nothing = 1\n", 'rounds = "many"\n'])
+def test_a_config_of_others_that_is_no_config_is_one_line(copy: Path, text: str) -> None:
+    """Its checksum is right: whoever writes a run directory computes it."""
+    RunDirectory(copy)._write_config(text)
+    with pytest.raises(ConfigError):
+        RunDirectory(copy).stored_config()
+    assert not started_with(load_config(None, {"rounds": 3}), copy)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
