@@ -8,9 +8,9 @@ of ten participants. "none" is the same run in which these clients are absent.
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -255,6 +255,11 @@ def norms_table(done: dict[str, Any]) -> Iterator[str]:
 if __name__ == "__main__":
     logging.getLogger("laconic").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    if len(sys.argv) > 2:
-        SEEDS[:] = map(int, sys.argv[2].split(","))
-    print(tables(measure(Path(sys.argv[1] if len(sys.argv) > 1 else "attack_table.jsonl"))))
+    parser = argparse.ArgumentParser(description="Accuracies under attack, for docs/defenses.md.")
+    parser.add_argument(
+        "results", nargs="?", type=Path, default=Path("attack_table.jsonl"), help="finished runs (.jsonl)"
+    )
+    parser.add_argument("seeds", nargs="?", default="", help="such as 23,24,25")
+    options = parser.parse_args()
+    SEEDS[:] = map(int, options.seeds.split(",")) if options.seeds else SEEDS
+    print(tables(measure(options.results)))
