@@ -20,7 +20,7 @@ from laconic.core.user_code import check_trusted
 from laconic.engine.settings import Network, Spread
 from laconic.report.page import report as write_report
 from laconic.report.tables import new_table
-from laconic.report.units import duration, size
+from laconic.report.units import duration, size, with_deviation
 from laconic.run.config import RunConfig, code_in, load_config
 from laconic.run.directory import RunDirectory
 from laconic.run.files import write_atomically
@@ -297,7 +297,7 @@ def _cost(scores: Sequence[Score], rank_by: str) -> str:
     if mean.cost is None:
         return "not reached"
     formatted = {"rounds": "{:.0f}".format, "bytes": size}.get(rank_by, duration)
-    return formatted(mean.cost) + ("" if deviation is None else f" ± {formatted(deviation)}")
+    return formatted(mean.cost) if deviation is None else with_deviation(mean.cost, deviation, formatted)
 
 
 def _advice_table(advice: Advice) -> object:

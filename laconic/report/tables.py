@@ -17,7 +17,7 @@ from rich.table import Table
 
 from laconic.core.counts import counted
 from laconic.core.errors import ConfigError
-from laconic.report.units import duration, size, with_deviation
+from laconic.report.units import TIES_UP, duration, size, with_deviation
 from laconic.run.collapse import AT_CHANCE, at_chance
 from laconic.run.directory import RunDirectory
 from laconic.run.driver import Finished
@@ -226,7 +226,7 @@ def _columns(runs: Sequence[Finished], target: Target | None, simulated: bool) -
         columns[f"both to {target}"] = Column(partial(_to_target, "bytes"), size, "not reached")
         if simulated:
             columns["time to it"] = Column(partial(_to_target, "simulated_seconds"), duration)
-        columns["rounds"] = Column(partial(_to_target, "rounds"), "{:.0f}".format)
+        columns["rounds"] = Column(partial(_to_target, "rounds"), lambda rounds: f"{TIES_UP * rounds:.0f}")
     if simulated:
         columns["time"] = Column(lambda run: run.simulated_seconds, duration)
     for name, title in TROUBLES.items():

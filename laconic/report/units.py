@@ -8,13 +8,19 @@ from collections.abc import Callable
 UNITS = {"%": 0.01, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "s": 1.0}
 """Units in which a mean and its deviation are written together."""
 
+TIES_UP = 1 + 1e-12
+"""Factor that makes Python round a tie up, as JavaScript does, and not to the even digit."""
+
 
 def size(count: float) -> str:
-    """Format a number of bytes.
+    """Format a number of bytes. Ties are rounded up, as in the report's page.
 
     >>> size(999), size(1_234_567), size(45_600_000_000)
     ('999 B', '1.23 MB', '45.6 GB')
+    >>> size(310_500)
+    '311 kB'
     """
+    count *= TIES_UP
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5 or unit == "GB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"

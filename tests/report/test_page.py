@@ -285,5 +285,9 @@ def test_clients_and_classes_have_their_names(page: Any, tmp_path: Path) -> None
     page.wait_for_selector("#labels .main-svg")
     names = {axis: page.locator(f"#labels .{axis} text").all_text_contents() for axis in ("xtick", "ytick")}
     assert names == {"xtick": ["<b>severe</b>", "mild", "moderate"], "ytick": ["Ulm", "Köln", "Bonn"]}
+    scale = page.evaluate("document.getElementById('labels').data.map((t) => [t.zmin, t.zmax])")
+    assert scale == [[0, 4]], "colors begin at no example"
+    shown = page.evaluate("document.getElementById('labels')._fullData[0].zauto")
+    assert shown is False, "Plotly keeps the range only if it has both ends"
     assert page.locator("#classes th").all_text_contents()[:4] == ["run", "<b>severe</b>", "mild", "moderate"]
     assert page.troubles == []

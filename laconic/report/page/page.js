@@ -124,7 +124,7 @@ function drawDetails(runs, groups) {
   const labels = matrixOf(runs, "labels", "label_counts");
   if (labels) {
     const [matrix, { clients, classes }] = labels, colorscale = [[0, color("--panel")], [1, color("--accent")]];
-    drawMatrix("labels", matrix, { zmin: 0, colorscale }, [["class", classes], ["client", clients]], "examples");
+    drawMatrix("labels", matrix, { zmin: 0, zmax: Math.max(1, ...matrix.flat()), colorscale }, [["class", classes], ["client", clients]], "examples");
   }
 }
 
