@@ -113,6 +113,9 @@ def _own_reader(name: str) -> Callable[..., ClientData]:
             "function clients() that reads it and returns clients (or examples for --partition to divide), and pass "
             "that file: --dataset clients.py; see docs/guides/own-data-and-model.md"
         )
+    head, _, options = name.partition(":")
+    if "=" in options and head not in SOURCES:
+        raise ConfigError(f"data set '{head}': there is no file or folder with this name")
     unknown = unknown_name("data set", name, SOURCES, listed="`laconic datasets`")
     if suggestion(name, SOURCES):
         raise unknown

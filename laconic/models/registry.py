@@ -127,19 +127,20 @@ _MODELS = (
 _BY_NAME = {info.name: info for info in _MODELS}
 
 
-def build(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+def build(name: str, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
     """Build a model by name.
 
     Args:
         name: One of `models()`, optionally with sizes (`mlp:200,200`), or your own function: `module:function` or
             `path/to/file.py:function`.
         input_shape: Shape of one input, without the batch dimension.
-        classes: Number of outputs; 1 for regression.
+        classes: Number of outputs. None, as in the data of a regression, is 1.
 
     >>> build("mlp:64", (1, 28, 28), 10)[-1]
     Linear(in_features=64, out_features=10, bias=True)
     """
     head, colon, _ = name.partition(":")
+    classes = 1 if classes is None else classes
     if not input_shape or min(input_shape) < 1:
         raise wrong_shape(name, input_shape, "positive sizes")
     if classes < 1:

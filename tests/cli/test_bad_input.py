@@ -92,6 +92,7 @@ SETTINGS = {
     ),
     "a misspelled augmentation": (["--augment", "flop"], ["augment = 'flop'", "did you mean 'flip'?"]),
     "a table that is not there": (["--dataset", "people.csv:target=ill"], ["people.csv: no such file"]),
+    "a folder of tables that is not there": (["--dataset", "sites:target=ill"], ["'sites'", "no file or folder"]),
     "a table that is not there, and no target": (["--dataset", "people.parquet"], ["people.parquet: no such file"]),
     "empty clients of data that has none": (["--skip-empty"], ["skip_empty: digits", "leave skip_empty out"]),
     "a value for a flag": (["--skip-empty", "yes"], ["config 'yes'", "no such file"]),

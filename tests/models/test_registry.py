@@ -83,6 +83,7 @@ def test_inputs_of_other_shapes(name: str, shape: tuple[int, ...]) -> None:
 
 def test_regression_has_one_output() -> None:
     assert build("mlp:8", (13,), 1)(torch.randn(5, 13)).shape == (5, 1)
+    assert build("mlp:4", (3,), None)[-1].out_features == 1, "data.classes of a regression"
 
 
 @pytest.mark.parametrize("name", ["char_gru:16", "gpt:2x16"])
